@@ -1,0 +1,43 @@
+# make env, make test and make demo need Python 3.11 or later, and nothing else of ours.
+PYTHON ?= python3
+PY := .venv/bin/python
+ARGS ?=
+
+.PHONY: env test demo check bench lock format clean
+
+env: .venv/.made
+
+.venv/.made: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Interlock needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another with PYTHON=...")'
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PY) -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: env
+	@$(PY) -m interlock demo $(ARGS)
+
+test: env
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+check: env
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+format: env
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench: env
+	$(PY) -m bench $(ARGS)
+
+# Pins every dependency with its hashes; no index address is written into the file.
+lock:
+	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --no-config --all-extras --group dev --upgrade \
+	    -o requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv build dist

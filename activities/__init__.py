@@ -1,0 +1,1 @@
+"""One side effect each, behind a port."""

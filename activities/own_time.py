@@ -1,0 +1,186 @@
+"""Limits the time an attempt spends on its own work, and names the tool that stops the worker's event loop."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+_logger = logging.getLogger("interlock.worker")
+_clock: ContextVar["_Clock | None"] = ContextVar("interlock_own_time", default=None)
+
+
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """Time spent inside does not count: the attempt waits for a run it has started, maybe for weeks."""
+    clock = _clock.get()
+    if clock is None:
+        yield
+        return
+    clock.pause()
+    try:
+        yield
+    finally:
+        clock.resume()
+
+
+class OwnTimeInterceptor(Interceptor):
+    """Fails an attempt, to be retried, once it has worked for longer than `limit`.
+
+    Only for activities that are scheduled with the open end `unlimited`; others keep the limit they were given.
+    """
+
+    def __init__(self, *, limit: timedelta, unlimited: timedelta) -> None:
+        self._limit = limit
+        self._unlimited = unlimited
+        self.running: dict[bytes, str] = {}
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """See `Interceptor`."""
+        return _Inbound(next, self._limit, self._unlimited, self.running)
+
+
+class _Inbound(ActivityInboundInterceptor):
+    def __init__(
+        self, next: ActivityInboundInterceptor, limit: timedelta, unlimited: timedelta, running: dict[bytes, str]
+    ) -> None:
+        super().__init__(next)
+        self._limit = limit
+        self._unlimited = unlimited
+        self._running = running
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        self._running[info.task_token] = _named(input, info.activity_type)
+        try:
+            if info.start_to_close_timeout != self._unlimited:
+                return await super().execute_activity(input)
+            return await self._limited(input)
+        finally:
+            del self._running[info.task_token]
+
+    async def _limited(self, input: ExecuteActivityInput) -> Any:
+        clock = _Clock(self._limit.total_seconds())
+        token = _clock.set(clock)
+        try:
+            async with asyncio.timeout(None) as scope:
+                clock.attach(scope)
+                return await super().execute_activity(input)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise ApplicationError(
+                f"{_named(input, activity.info().activity_type)!r} worked for longer than "
+                f"{self._limit.total_seconds():g} s in one attempt. Give it a limit of its own with "
+                'metadata={"temporal": ActivityConfig(start_to_close_timeout=...)}, or make it faster.',
+                type="OwnTimeExceededError",
+            ) from error
+        finally:
+            _clock.reset(token)
+
+
+class _Clock:
+    """An attempt's own time: a timeout that stands still while the attempt waits for others."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._since = 0.0
+        self._pauses = 0
+        self._scope: asyncio.Timeout | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def attach(self, scope: asyncio.Timeout) -> None:
+        self._scope = scope
+        self._arm()
+
+    def expired(self) -> bool:
+        return self._scope is not None and self._scope.expired()
+
+    def pause(self) -> None:
+        # A sync tool waits in a thread of its own: the timeout belongs to the loop, so the loop is asked.
+        self._loop.call_soon_threadsafe(self._pause)
+
+    def resume(self) -> None:
+        self._loop.call_soon_threadsafe(self._resume)
+
+    def _pause(self) -> None:
+        self._pauses += 1
+        if self._pauses == 1 and self._scope is not None and not self._scope.expired():
+            self._left -= self._loop.time() - self._since
+            self._scope.reschedule(None)
+
+    def _resume(self) -> None:
+        self._pauses -= 1
+        if self._pauses == 0:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._since = self._loop.time()
+        # The attempt may have ended while the call was on its way to the loop.
+        if self._scope is not None and not self._scope.expired():
+            try:
+                self._scope.reschedule(self._since + max(self._left, 0.001))
+            except RuntimeError:
+                self._scope = None
+
+
+class LoopWatch:
+    """Warns, with the names of the activities at work, when something holds the worker's event loop.
+
+    A held loop sends no heartbeats: the server takes the worker for lost and gives its work to another.
+    """
+
+    def __init__(self, running: dict[bytes, str], *, patience: timedelta = timedelta(seconds=2)) -> None:
+        self._running = running
+        self._patience = patience.total_seconds()
+        self._seen = time.monotonic()
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._watch, name="interlock-loop-watch", daemon=True)
+
+    def __enter__(self) -> "LoopWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        warned = False
+        while not self._stop.wait(self._patience / 4):
+            if time.monotonic() - self._seen > self._patience:
+                if not warned:
+                    _logger.warning(
+                        "event_loop.blocked",
+                        extra={"activities": sorted(self._running.values()), "at": self._where()},
+                    )
+                warned = True
+            else:
+                warned = False
+            self._loop.call_soon_threadsafe(self._mark)
+
+    def _mark(self) -> None:
+        self._seen = time.monotonic()
+
+    def _where(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        lines = traceback.extract_stack(frame, limit=None) if frame else []
+        own = [line for line in lines if "site-packages" not in line.filename and "/asyncio/" not in line.filename]
+        return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+
+
+def _named(input: ExecuteActivityInput, activity_type: str) -> str:
+    name = getattr(input.args[0], "name", None) if input.args else None
+    return name if isinstance(name, str) else activity_type

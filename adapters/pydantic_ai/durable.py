@@ -1,0 +1,119 @@
+"""`Durable()`: the capability that makes a pydantic-ai agent run durably under Interlock."""
+
+import dataclasses
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec.temporal import TemporalDurability
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecution
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tool_manager import _ValidationDeferral
+from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.toolsets import AbstractToolset
+from temporalio import activity, workflow
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityConfig
+
+from interlock.adapters.pydantic_ai import workflow as deterministic
+from interlock.adapters.pydantic_ai.delegation import current_worker
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=9)
+"""After how long without a sign of life a worker's activity is taken for lost."""
+
+OPEN_END = timedelta(days=365)
+"""The server's limit on one attempt. An attempt's own time is limited by the worker, which does not count the time
+that a tool waits for an agent it has started: that agent may wait for a person for weeks."""
+
+
+class Durable(TemporalDurability[Any]):
+    """Makes every model call and tool call of an agent an activity, and holds gated calls at the approval gate.
+
+    Takes what `TemporalDurability` takes. Outside of a workflow the agent behaves as it would without it. Inside a
+    tool's activity on an Interlock worker the agent becomes a run of its own.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        config: ActivityConfig = {"start_to_close_timeout": OPEN_END, "heartbeat_timeout": HEARTBEAT_TIMEOUT}
+        options["activity_config"] = {**config, **(options.get("activity_config") or {})}
+        options.setdefault("run_context_type", deterministic.InterlockRunContext)
+        if not issubclass(options["run_context_type"], deterministic.InterlockRunContext):
+            raise TypeError("`run_context_type` has to be a subclass of interlock's InterlockRunContext.")
+        super().__init__(**options)
+
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """See `AbstractCapability`."""
+        if workflow.in_workflow():
+            with deterministic.entered(self.name, ctx):
+                return await super().wrap_run(ctx, handler=handler)
+        if activity.in_activity() and (worker := current_worker.get()):
+            return await worker.delegate(self.name, ctx)
+        return await handler()
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
+        """See `AbstractCapability`."""
+        durable = super().get_wrapper_toolset(toolset)
+        if not workflow.in_workflow():
+            return durable
+        return deterministic.GatedToolset(durable or toolset)
+
+    async def wrap_tool_validate(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
+    ) -> dict[str, Any]:
+        """See `AbstractCapability`."""
+        try:
+            validated: dict[str, Any] = await handler(args)
+            return validated
+        except _ValidationDeferral as deferred:
+            # Left alone it would wait for the calls beside it to end before anybody is asked.
+            if workflow.in_workflow() and deterministic.remember_asked(call, deferred.deferral):
+                return deferred.validated_args
+            raise
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: dict[str, Any], handler: Any
+    ) -> Any:
+        """See `AbstractCapability`."""
+        if not workflow.in_workflow():
+            return await handler(args)
+        try:
+            result = await handler(args)
+        except (ApprovalRequired, CallDeferred) as deferral:
+            result = await deterministic.hooked(ctx, call, tool_def, deferral)
+        except SkipToolExecution as skip:
+            if not isinstance(skip.result, ToolDenied):
+                raise
+            return skip.result  # As a returned value a rejected call is not counted as one that ran.
+        return deterministic.told_of_edit(call, result)
+
+    async def wrap_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
+    ) -> ModelResponse:
+        """See `AbstractCapability`."""
+        with self._planned_request(ctx, request_context):
+            return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
+
+    async def after_model_request(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
+    ) -> ModelResponse:
+        """See `AbstractCapability`."""
+        response = await super().after_model_request(ctx, request_context=request_context, response=response)
+        return deterministic.with_distinct_call_ids(response) if workflow.in_workflow() else response
+
+    def _planned_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> AbstractContextManager[None]:
+        model = request_context.model_id or getattr(request_context.model, "model_name", "model")
+        return deterministic.planned(f"model {model}, turn {ctx.run_step}")
+
+    def _resolve_temporal_tool_config(self, operation_id: Any, tool: Any, name: str) -> Any:
+        config = super()._resolve_temporal_tool_config(operation_id, tool, name)
+        if deterministic.current_ticket.get() is None or not config or "child_workflow" in config:
+            return config
+        policy = config.get("retry_policy") or RetryPolicy()
+        # One approval, one execution.
+        return {**config, "retry_policy": dataclasses.replace(policy, maximum_attempts=1)}

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios and medians inside one run, never absolute times across machines."""

@@ -1,0 +1,50 @@
+"""Runs LLM agents durably on Temporal, and holds each dangerous tool call until the right person has said yes."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from interlock.contracts.errors import (
+    InterlockError,
+    MisconfiguredError,
+    RefusedError,
+    RunFailedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from interlock.app import Interlock
+    from interlock.client import Client, Run, RunReport, Step
+    from interlock.settings import Settings
+    from interlock.sync import SyncClient
+
+__all__ = [
+    "Client",
+    "Interlock",
+    "InterlockError",
+    "MisconfiguredError",
+    "RefusedError",
+    "Run",
+    "RunFailedError",
+    "RunReport",
+    "Settings",
+    "Step",
+    "SyncClient",
+    "UnavailableError",
+]
+
+_HOMES = {
+    "Client": "interlock.client",
+    "Interlock": "interlock.app",
+    "Run": "interlock.client",
+    "RunReport": "interlock.client",
+    "Settings": "interlock.settings",
+    "Step": "interlock.steps",
+    "SyncClient": "interlock.sync",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: `import interlock` stays quick and loads no agent framework and no Temporal client.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'interlock' has no attribute {name!r}")

@@ -1,0 +1,55 @@
+"""The app: the agents that may run, and how."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from interlock.contracts.errors import MisconfiguredError
+from interlock.contracts.ports import SubRuns
+from interlock.settings import Settings
+
+if TYPE_CHECKING:
+    from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+
+
+class Interlock:
+    """Agents under their names, for a worker to run.
+
+    agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
+    settings: read from `INTERLOCK_*` when not given.
+    Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
+    """
+
+    def __init__(self, agents: Sequence[Any], *, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.agents = _by_name(agents)
+        self.adapter(_NoSubRuns())  # Checks every agent now, where a person sees it.
+
+    def adapter(self, sub_runs: SubRuns) -> "PydanticAIAdapter":
+        """What a worker needs of the agents' framework. sub_runs: starts runs for agents that tools run."""
+        from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+
+        return PydanticAIAdapter(self.agents, sub_runs)
+
+
+class _NoSubRuns:
+    async def run(self, workflow_id: str, run: Any) -> Any:
+        raise MisconfiguredError("This app runs without a worker, so its agents cannot start runs.")
+
+
+def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
+    named: dict[str, Any] = {}
+    if not agents:
+        raise MisconfiguredError("Interlock(agents=[]) has no agents. Give it at least one.")
+    for agent in agents:
+        root = type(agent).__module__.partition(".")[0]
+        if root != "pydantic_ai":
+            raise MisconfiguredError(
+                f"{type(agent).__module__}.{type(agent).__name__} is not an agent that Interlock can run. "
+                "Give it agents of pydantic-ai."
+            )
+        if not agent.name:
+            raise MisconfiguredError('An agent has no name. Give it one where it is made: Agent(..., name="support").')
+        if agent.name in named:
+            raise MisconfiguredError(f"Two agents have the name {agent.name!r}. Give each a name of its own.")
+        named[agent.name] = agent
+    return named

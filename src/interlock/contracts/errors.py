@@ -1,0 +1,35 @@
+"""Three families of errors, by what whoever catches one does about it, and one root.
+
+A message says what happened with the value, what is allowed and what to do next. It holds no prompt, no tool
+argument and no key, because it ends up in histories and logs.
+"""
+
+
+class InterlockError(Exception):
+    """The root of every error that Interlock raises on purpose."""
+
+
+class MisconfiguredError(InterlockError):
+    """A person has to edit something: code, settings, or what they asked for. Never retried."""
+
+
+class UnavailableError(InterlockError):
+    """Something that should be there did not answer. Trying again later can help."""
+
+
+class RefusedError(InterlockError):
+    """What was asked is not allowed, now or ever. Never retried."""
+
+
+class RunFailedError(RefusedError):
+    """A run ended without an output.
+
+    workflow_id: the run. status: `failed`, `cancelled`, `terminated` or `timed_out`.
+    error_type: the type that ended it, such as `UsageLimitExceeded`.
+    """
+
+    def __init__(self, message: str, *, workflow_id: str, status: str, error_type: str = "") -> None:
+        super().__init__(message)
+        self.workflow_id = workflow_id
+        self.status = status
+        self.error_type = error_type

@@ -1,0 +1,55 @@
+"""Every name that is stored in a history. Add names; never edit one, never reuse one."""
+
+from typing import Final
+
+AGENT_WORKFLOW: Final = "AgentWorkflow"
+DEFAULT_TASK_QUEUE: Final = "interlock"
+
+# Signals: what the sender asks for. Nobody learns whether one was refused; the updates below say so.
+DECIDE_APPROVAL: Final = "decide_approval"
+COMPLETE_TOOL_CALL: Final = "complete_tool_call"
+REPORT_SUB_RUN: Final = "report_sub_run"
+
+# Updates: the same records, validated, so that the sender learns at once.
+SUBMIT_DECISION: Final = "submit_decision"
+SUBMIT_TOOL_RESULT: Final = "submit_tool_result"
+
+# Queries: nouns that change nothing.
+STATUS: Final = "status"
+APPROVALS: Final = "approvals"
+
+# Search attributes, with the type each is registered under.
+ATTRIBUTE_AGENT: Final = "InterlockAgent"
+ATTRIBUTE_STATUS: Final = "InterlockStatus"
+ATTRIBUTE_PENDING_APPROVALS: Final = "InterlockPendingApprovals"
+ATTRIBUTE_REVIEWERS: Final = "InterlockReviewers"
+ATTRIBUTE_REQUESTED_BY: Final = "InterlockRequestedBy"
+SEARCH_ATTRIBUTES: Final[dict[str, str]] = {
+    ATTRIBUTE_AGENT: "Keyword",
+    ATTRIBUTE_STATUS: "Keyword",
+    ATTRIBUTE_PENDING_APPROVALS: "Int",
+    ATTRIBUTE_REVIEWERS: "KeywordList",
+    ATTRIBUTE_REQUESTED_BY: "Keyword",
+}
+
+# Activities of Interlock's own. Model and tool activities are named by the framework's integration.
+DESCRIBE_TOOL: Final = "describe_tool"
+JUDGE_SUFFIX: Final = "__judge_call"
+
+# Memo: a digest of each field of a run's input, so that a second start can name what differs.
+MEMO_INPUT_DIGESTS: Final = "interlock_input_digests"
+MEMO_AGENT: Final = "interlock_agent"
+MEMO_PARENT: Final = "interlock_parent"
+
+# Types of the failures that end a run.
+UNKNOWN_AGENT: Final = "UnknownAgentError"
+INVALID_INPUT: Final = "InvalidInputError"
+AGENT_RUN_FAILED: Final = "AgentRunFailedError"
+OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
+TOOL_CHANGED: Final = "ToolChangedError"
+OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
+
+
+def judge_activity(agent: str) -> str:
+    """The activity in which the judges of `agent` are asked about one call."""
+    return f"agent__{agent}{JUDGE_SUFFIX}"

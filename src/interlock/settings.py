@@ -1,0 +1,29 @@
+"""Settings, read once: by the command line, or by whoever makes the app. A flag beats `INTERLOCK_*` beats a default."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from interlock.contracts import names
+
+
+class Settings(BaseSettings):
+    """How workers run an app. Each field is read from `INTERLOCK_` and its name in capitals.
+
+    task_queue: where runs wait for a worker.
+    tool_timeout_seconds: how long one attempt of a tool or model call may work before it fails and is tried again;
+    time spent waiting for an agent that the tool has started does not count. A tool's own
+    `metadata={"temporal": ActivityConfig(start_to_close_timeout=...)}` takes precedence.
+    lost_worker_seconds: how long the next step of a run waits for a worker that had the run in its cache.
+    max_cached_runs: runs kept in memory by a worker; the others are replayed when something happens to them.
+    max_concurrent_activities: model and tool calls at once in one worker.
+    graceful_shutdown_seconds: how long a stopping worker lets calls finish.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore")
+
+    task_queue: str = Field(names.DEFAULT_TASK_QUEUE, min_length=1)
+    tool_timeout_seconds: float = Field(600, gt=0)
+    lost_worker_seconds: float = Field(2, gt=0)
+    max_cached_runs: int = Field(1_000, ge=0)
+    max_concurrent_activities: int = Field(100, ge=1)
+    graceful_shutdown_seconds: float = Field(30, ge=0)

@@ -1,0 +1,87 @@
+"""Makes the worker of an app, and the replayer that checks histories against the same code."""
+
+import asyncio
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client as TemporalClient
+from temporalio.converter import DataConverter
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+
+from interlock.activities.describe import DescribeTool
+from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
+from interlock.adapters.pydantic_ai.durable import OPEN_END
+from interlock.app import Interlock
+from interlock.client import Client
+from interlock.contracts.payloads import RunInput, RunOutput
+from interlock.workflows.agent import AgentWorkflow
+from interlock.workflows.interceptor import RunInterceptor
+
+
+class SubRunsThroughClient:
+    """Starts the runs of agents that tools run, through the worker's own connection."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
+        """See `SubRuns`."""
+        started = await self._client.start_run(workflow_id, run)
+        try:
+            return await started.result()
+        except asyncio.CancelledError:
+            # A stopping worker cancels its activities too; then the run goes on and the next attempt finds it.
+            details = activity.cancellation_details()
+            if details and details.cancel_requested:
+                await started.cancel()
+            raise
+
+
+def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worker, OwnTimeInterceptor]:
+    """A worker for the app's agents, and the interceptor that knows what it is at. overrides: of Temporal's Worker."""
+    settings = app.settings
+    adapter = app.adapter(SubRunsThroughClient(client))
+    own_time = OwnTimeInterceptor(limit=timedelta(seconds=settings.tool_timeout_seconds), unlimited=OPEN_END)
+    options: dict[str, Any] = {
+        "task_queue": client.task_queue,
+        "workflows": [AgentWorkflow, *adapter.child_workflows],
+        "activities": [DescribeTool(adapter).describe_tool, *adapter.activities],
+        "interceptors": [RunInterceptor(adapter.runners), own_time, adapter.interceptor],
+        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "identity": f"{os.getpid()}@{socket.gethostname()}",
+        "max_cached_workflows": settings.max_cached_runs,
+        "max_concurrent_activities": settings.max_concurrent_activities,
+        "sticky_queue_schedule_to_start_timeout": timedelta(seconds=settings.lost_worker_seconds),
+        "graceful_shutdown_timeout": timedelta(seconds=settings.graceful_shutdown_seconds),
+        "max_heartbeat_throttle_interval": timedelta(seconds=2),
+    }
+    config = client.temporal.config()
+    config["data_converter"] = DataConverter(payload_converter_class=adapter.payload_converter)
+    return Worker(TemporalClient(**config), **{**options, **overrides}), own_time
+
+
+async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **overrides: Any) -> None:
+    """Run a worker until `stop` is set, then let what it is at finish."""
+    worker, own_time = make_worker(app, client, **overrides)
+    with LoopWatch(own_time.running):
+        async with worker:
+            await stop.wait()
+
+
+def make_replayer(app: Interlock) -> Replayer:
+    """A replayer with the same workflows, converter and interceptors as the app's worker. It needs no server."""
+    adapter = app.adapter(_NoClient())
+    return Replayer(
+        workflows=[AgentWorkflow, *adapter.child_workflows],
+        interceptors=[RunInterceptor(adapter.runners)],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
+    )
+
+
+class _NoClient:
+    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
+        raise AssertionError("A replay runs no activities.")

@@ -1,0 +1,26 @@
+"""One real server for each test process; every test has a task queue of its own."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+import pytest
+
+from interlock import Interlock
+from interlock.server import EmbeddedServer
+from interlock.testing import RunningApp, running
+
+Running = Callable[[Interlock], AbstractAsyncContextManager[RunningApp]]
+
+
+@pytest.fixture(scope="session")
+async def server() -> AsyncIterator[EmbeddedServer]:
+    embedded = await EmbeddedServer.start(port=0, ui=False)
+    yield embedded
+    await embedded.stop()
+
+
+@pytest.fixture(params=[1_000, 0], ids=["cached", "uncached"])
+def run_app(server: EmbeddedServer, request: pytest.FixtureRequest) -> Running:
+    """Runs an app with the workflow cache on, and again with it off, where every task replays the whole run."""
+    return partial(running, server=server, max_cached_workflows=request.param)

@@ -1,0 +1,221 @@
+"""AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from interlock.contracts import names
+    from interlock.contracts.errors import RefusedError
+    from interlock.contracts.payloads import (
+        ApprovalRequest,
+        Decision,
+        Receipt,
+        RunInput,
+        RunOutput,
+        RunState,
+        RunStatusName,
+        SubRun,
+        ToolCompletion,
+        Usage,
+    )
+    from interlock.contracts.ports import AgentRunner, Runners
+    from interlock.workflows.gate import ApprovalGate
+    from interlock.workflows.view import details
+
+_OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
+
+
+worker_runners: ContextVar[Runners] = ContextVar("interlock_runners")
+"""The agents of the worker that runs this code; the worker's interceptor sets it."""
+
+
+@workflow.defn(name=names.AGENT_WORKFLOW)
+class AgentWorkflow:
+    """The run of one agent: its state, its messages and its end."""
+
+    @workflow.init
+    def __init__(self, run: RunInput) -> None:
+        self._run = run
+        self._ended: RunStatusName | None = None
+        self._sub_runs: dict[str, SubRun] = {}
+        self._now: list[str] = []
+        self._written: dict[str, Any] = {}
+        self._gate = ApprovalGate(self.show)
+
+    @workflow.run
+    async def run(self, run: RunInput) -> RunOutput:
+        """Run the agent to its end."""
+        self.show()
+        started = asyncio.ensure_future(self._report(None)) if self._run.parent else None
+        try:
+            output = _bounded(await self._runner().run(self._run, self._gate))
+            self._ended = "completed"
+            return output.model_copy(update={"usage": self._usage()})
+        except asyncio.CancelledError:
+            self._ended = "cancelled"
+            raise
+        except FailureError as error:
+            self._ended = "cancelled" if is_cancelled_exception(error) else "failed"
+            raise
+        finally:
+            if started:
+                await started
+                await self._report(self._usage())
+            self.show()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+
+    def show(self) -> None:
+        """Bring what outsiders see up to date: the details in the Temporal UI and the search attributes."""
+        workflow.set_current_details(details(self.state(), self._now))
+        self._write_attributes()
+
+    def started(self, label: str) -> None:
+        """An activity is in flight."""
+        self._now.append(label)
+        self.show()
+
+    def finished(self, label: str) -> None:
+        """It no longer is."""
+        self._now.remove(label)
+        self.show()
+
+    @workflow.query(name=names.STATUS)
+    def state(self) -> RunState:
+        """What the run is doing, what it waits for and what was decided."""
+        return RunState(
+            status=self._status(),
+            agent=self._run.agent,
+            requests=self._gate.requests,
+            settled=self._gate.settled,
+            sub_runs=list(self._sub_runs.values()),
+        )
+
+    @workflow.query(name=names.APPROVALS)
+    def approvals(self) -> list[ApprovalRequest]:
+        """The open requests, oldest first."""
+        return self._gate.requests
+
+    @workflow.signal(name=names.DECIDE_APPROVAL)
+    def decide_approval(self, decision: Decision) -> None:
+        """Settle an open request; repeats and strangers change nothing."""
+        try:
+            self._gate.decide(decision)
+        except RefusedError as error:
+            workflow.logger.warning("decision.refused", extra={"request_id": decision.request_id, "why": str(error)})
+
+    @workflow.signal(name=names.COMPLETE_TOOL_CALL)
+    def complete_tool_call(self, completion: ToolCompletion) -> None:
+        """Give a waiting call its result; repeats and strangers change nothing."""
+        try:
+            self._gate.complete(completion)
+        except RefusedError as error:
+            workflow.logger.warning("result.refused", extra={"call_id": completion.call_id, "why": str(error)})
+
+    @workflow.signal(name=names.REPORT_SUB_RUN)
+    def report_sub_run(self, sub_run: SubRun) -> None:
+        """A run that a tool of this one started tells that it works, and at its end what it used."""
+        known = self._sub_runs.get(sub_run.workflow_id)
+        if known is None or known.usage is None:
+            self._sub_runs[sub_run.workflow_id] = sub_run
+            self.show()
+
+    @workflow.update(name=names.SUBMIT_DECISION)
+    def submit_decision(self, decision: Decision) -> Receipt:
+        """Settle an open request, or be told at once why not."""
+        return _answered(lambda: self._gate.decide(decision))
+
+    @submit_decision.validator
+    def _check_decision(self, decision: Decision) -> None:
+        self._gate.check_decision(decision)
+
+    @workflow.update(name=names.SUBMIT_TOOL_RESULT)
+    def submit_tool_result(self, completion: ToolCompletion) -> Receipt:
+        """Give a waiting call its result, or be told at once why not."""
+        return _answered(lambda: self._gate.complete(completion))
+
+    @submit_tool_result.validator
+    def _check_completion(self, completion: ToolCompletion) -> None:
+        self._gate.check_completion(completion)
+
+    def _runner(self) -> AgentRunner:
+        runners = worker_runners.get()
+        try:
+            return runners[self._run.agent]
+        except KeyError:
+            known = ", ".join(sorted(runners))
+            raise ApplicationError(
+                f"This worker has no agent {self._run.agent!r}; it has: {known}. "
+                "Start a run of one of these, or a worker whose app registers the agent.",
+                type=names.UNKNOWN_AGENT,
+                non_retryable=True,
+            ) from None
+
+    def _status(self) -> RunStatusName:
+        if self._ended:
+            return self._ended
+        kinds = {request.kind for request in self._gate.requests}
+        if "approval" in kinds:
+            return "awaiting_approval"
+        return "awaiting_tool_result" if kinds else "running"
+
+    def _usage(self) -> Usage:
+        total = self._gate.usage + self._gate.judges_usage
+        for sub_run in self._sub_runs.values():
+            total += sub_run.usage or Usage()
+        return total
+
+    def _write_attributes(self) -> None:
+        values: dict[str, Any] = {
+            names.ATTRIBUTE_STATUS: self._status(),
+            names.ATTRIBUTE_PENDING_APPROVALS: len(self._gate.requests),
+        }
+        updates: list[SearchAttributeUpdate] = []
+        for name, value in values.items():
+            first = {names.ATTRIBUTE_STATUS: "running", names.ATTRIBUTE_PENDING_APPROVALS: 0}[name]
+            if name in self._run.options.search_attributes and self._written.get(name, first) != value:
+                self._written[name] = value
+                key: Any = (SearchAttributeKey.for_keyword if isinstance(value, str) else SearchAttributeKey.for_int)(
+                    name
+                )
+                updates.append(key.value_set(value))
+        if updates:
+            workflow.upsert_search_attributes(updates)
+
+    async def _report(self, usage: Usage | None) -> None:
+        parent = self._run.parent
+        if parent is None:
+            return
+        handle = workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id)
+        sub_run = SubRun(workflow_id=workflow.info().workflow_id, agent=self._run.agent, usage=usage)
+        try:
+            await handle.signal(names.REPORT_SUB_RUN, sub_run)
+        except FailureError:
+            workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
+
+
+def _answered(settle: Any) -> Receipt:
+    # Between its validator and its handler another message may have settled the request.
+    try:
+        receipt: Receipt = settle()
+        return receipt
+    except RefusedError as error:
+        raise ApplicationError(str(error), type="RefusedError", non_retryable=True) from error
+
+
+def _bounded(output: RunOutput) -> RunOutput:
+    if len(output.model_dump_json()) <= _OUTPUT_LIMIT_BYTES:
+        return output
+    output = output.model_copy(update={"messages": None})
+    if (size := len(output.model_dump_json())) <= _OUTPUT_LIMIT_BYTES:
+        return output
+    raise ApplicationError(
+        f"The agent's output has {size:,} bytes; at most {_OUTPUT_LIMIT_BYTES:,} fit. "
+        "Return a reference to the data instead of the data.",
+        type=names.OUTPUT_TOO_LARGE,
+        non_retryable=True,
+    )

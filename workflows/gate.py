@@ -1,0 +1,264 @@
+"""The approval gate: where a tool call waits inside the run until somebody has decided."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+
+with workflow.unsafe.imports_passed_through():
+    from interlock.contracts import names
+    from interlock.contracts.canonical import digest
+    from interlock.contracts.errors import RefusedError
+    from interlock.contracts.masking import masked, unmasked
+    from interlock.contracts.payloads import (
+        ApprovalRequest,
+        Decision,
+        JudgeVerdict,
+        Receipt,
+        Settled,
+        Ticket,
+        ToolCompletion,
+        ToolDescription,
+        ToolQuestion,
+        Usage,
+    )
+    from interlock.contracts.ports import GatedCall, Ruling
+
+_SETTLED_KEPT = 200
+
+
+@dataclass
+class _Waiting:
+    call: GatedCall
+    request: ApprovalRequest
+    fingerprint: str
+    answer: "asyncio.Future[Ruling]"
+
+
+class ApprovalGate:
+    """Holds the open requests of one run. The first valid answer to one wins; anything else changes nothing.
+
+    changed: called after every change of what is open, so that whoever shows the run can show the truth.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.settled: list[Settled] = []
+        self.usage = Usage()
+        self.judges_usage = Usage()
+        self._changed = changed
+        self._waiting: dict[str, _Waiting] = {}
+        self._asked = 0
+
+    @property
+    def requests(self) -> list[ApprovalRequest]:
+        """The open requests, oldest first."""
+        return [waiting.request for waiting in self._waiting.values()]
+
+    def count(self, usage: Usage) -> None:
+        """Take the usage of the run's own agents so far."""
+        self.usage = usage
+
+    async def ask(self, call: GatedCall) -> Ruling:
+        """Wait for the ruling on a call: judges first, then a person. Cancelling the run withdraws the request."""
+        fingerprint = await _fingerprint(call)
+        if call.judge is not None and (ruling := self._judged(call, fingerprint, await call.judge())):
+            return ruling
+        waiting = self._open(call, fingerprint)
+        try:
+            return await waiting.answer
+        finally:
+            if self._waiting.pop(waiting.request.request_id, None):
+                self._record(waiting, "withdrawn", by="", reason="")
+                self._changed()
+
+    def check_decision(self, decision: Decision) -> None:
+        """Raise RefusedError, saying why, when the decision would change nothing."""
+        waiting = self._find(decision.request_id, decision.digest)
+        if waiting.request.kind != "approval" and decision.verdict == "approve":
+            raise RefusedError(
+                f"Request {decision.request_id!r} waits for the result of a tool call, not for an approval. "
+                "Report the result with `interlock tools complete`, or reject it."
+            )
+        if decision.arguments is not None:
+            if decision.verdict == "reject":
+                raise RefusedError("A rejection takes no arguments. Approve with arguments, or reject with a reason.")
+            _edited(waiting.call, decision.arguments)
+
+    def check_completion(self, completion: ToolCompletion) -> None:
+        """Raise RefusedError, saying why, when the result would change nothing."""
+        waiting = self._find(self._request_of(completion.call_id), completion.digest)
+        if waiting.request.kind != "tool_result":
+            raise RefusedError(
+                f"Call {completion.call_id!r} waits for an approval, not for a result. "
+                "Decide it with `interlock approvals decide`."
+            )
+
+    def decide(self, decision: Decision) -> Receipt:
+        """Settle an open request. Raises RefusedError when the decision changes nothing."""
+        self.check_decision(decision)
+        waiting = self._waiting[decision.request_id]
+        call = waiting.call
+        if decision.verdict == "reject":
+            ruling = Ruling("rejected", call.arguments, reason=decision.reason.strip())
+        else:
+            arguments = call.arguments if decision.arguments is None else _edited(call, decision.arguments)
+            ruling = self._approval(waiting.request.request_id, call, waiting.fingerprint, arguments)
+        return self._settle(waiting, ruling, by=decision.decided_by, reason=decision.reason)
+
+    def complete(self, completion: ToolCompletion) -> Receipt:
+        """Give a waiting call its result. Raises RefusedError when the result changes nothing."""
+        self.check_completion(completion)
+        waiting = self._waiting[self._request_of(completion.call_id)]
+        if completion.error is not None:
+            ruling = Ruling("failed", waiting.call.arguments, reason=completion.error)
+        else:
+            ruling = Ruling("completed", waiting.call.arguments, result=completion.result)
+        return self._settle(waiting, ruling, by=completion.completed_by, reason=completion.error or "")
+
+    def _open(self, call: GatedCall, fingerprint: str) -> _Waiting:
+        self._asked += 1
+        info = workflow.info()
+        bound = (info.run_id, self._asked, call.agent_path, call.toolset, call.tool)
+        request = ApprovalRequest(
+            workflow_id=info.workflow_id,
+            run_id=info.run_id,
+            request_id=str(self._asked),
+            kind=call.kind,
+            agent_path=call.agent_path,
+            tool=call.tool,
+            description=call.description,
+            call_id=call.call_id,
+            arguments=masked(call.arguments),
+            digest=digest([*bound, call.call_id, call.arguments, fingerprint]),
+            metadata=masked(call.metadata),
+            requested_at=workflow.now(),
+        )
+        waiting = _Waiting(call, request, fingerprint, asyncio.get_running_loop().create_future())
+        self._waiting[request.request_id] = waiting
+        self._changed()
+        return waiting
+
+    def _judged(self, call: GatedCall, fingerprint: str, verdict: JudgeVerdict) -> Ruling | None:
+        self.judges_usage += verdict.usage
+        if verdict.verdict == "approve":
+            try:
+                arguments = call.arguments if verdict.arguments is None else _edited(call, verdict.arguments)
+            except RefusedError:
+                return None  # A judge that edits a call into something invalid is unsure: a person is asked.
+            ruling = self._approval("", call, fingerprint, arguments)
+        elif verdict.verdict == "reject":
+            ruling = Ruling("rejected", call.arguments, reason=verdict.reason.strip())
+        elif verdict.verdict == "complete" and call.kind == "tool_result":
+            ruling = Ruling("completed", call.arguments, result=verdict.result)
+        elif verdict.verdict == "fail" and call.kind == "tool_result":
+            ruling = Ruling("failed", call.arguments, reason=verdict.reason)
+        else:
+            return None
+        self._keep(
+            Settled(
+                request_id="",
+                tool=call.tool,
+                outcome=ruling.outcome,
+                by=verdict.by,
+                at=workflow.now(),
+                reason=verdict.reason,
+                edited=ruling.edited,
+            )
+        )
+        return ruling
+
+    def _approval(self, request_id: str, call: GatedCall, fingerprint: str, arguments: dict[str, Any]) -> Ruling:
+        ticket = Ticket(
+            request_id=request_id,
+            agent=call.agent_path[-1],
+            toolset=call.toolset,
+            tool=call.tool,
+            arguments_digest=digest(arguments),
+            fingerprint=fingerprint,
+        )
+        return Ruling("approved", arguments, edited=arguments != call.arguments, ticket=ticket)
+
+    def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
+        del self._waiting[waiting.request.request_id]
+        waiting.answer.set_result(ruling)
+        self._record(waiting, ruling.outcome, by=by, reason=reason, edited=ruling.edited)
+        self._changed()
+        return Receipt(
+            workflow_id=waiting.request.workflow_id, request_id=waiting.request.request_id, outcome=ruling.outcome
+        )
+
+    def _record(self, waiting: _Waiting, outcome: Any, *, by: str, reason: str, edited: bool = False) -> None:
+        self._keep(
+            Settled(
+                request_id=waiting.request.request_id,
+                tool=waiting.request.tool,
+                outcome=outcome,
+                by=by,
+                at=workflow.now(),
+                reason=reason,
+                edited=edited,
+            )
+        )
+
+    def _keep(self, settled: Settled) -> None:
+        # Bounded, because a query returns it whole; the history has every decision.
+        self.settled = [*self.settled[-(_SETTLED_KEPT - 1) :], settled]
+
+    def _find(self, request_id: str, shown_digest: str) -> _Waiting:
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            raise RefusedError(self._why_not_open(request_id))
+        if shown_digest and shown_digest != waiting.request.digest:
+            raise RefusedError(
+                f"Request {request_id!r} is not the one this answer was given for: the run, the call or the tool has "
+                "changed since. Look at it again with `interlock approvals list`."
+            )
+        return waiting
+
+    def _why_not_open(self, request_id: str) -> str:
+        for settled in reversed(self.settled):
+            if settled.request_id == request_id and request_id:
+                who = f" by {settled.by}" if settled.by else ""
+                return (
+                    f"Request {request_id!r} is already {settled.outcome}{who}, at {settled.at:%Y-%m-%d %H:%M:%S} UTC."
+                )
+        known = ", ".join(self._waiting) or "none"
+        return f"Request {request_id!r} is not open; open: {known}. See `interlock approvals list`."
+
+    def _request_of(self, call_id: str) -> str:
+        if call_id in self._waiting:
+            return call_id
+        matches = list(self._by_call(call_id))
+        if len(matches) > 1:
+            raise RefusedError(f"Call id {call_id!r} fits requests {', '.join(matches)}; name one of them instead.")
+        return matches[0] if matches else call_id
+
+    def _by_call(self, call_id: str) -> Iterator[str]:
+        return (request_id for request_id, waiting in self._waiting.items() if waiting.call.call_id == call_id)
+
+
+def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return call.check(unmasked(arguments, call.arguments))
+    except ValueError as error:
+        raise RefusedError(
+            f"The edited arguments do not fit {call.tool!r}: {error}. The request stays open."
+        ) from None  # Its cause quotes the arguments.
+
+
+async def _fingerprint(call: GatedCall) -> str:
+    # A local activity, so that the answer is in the history: worker code that has changed since must find the
+    # fingerprint the reviewer's answer was bound to, not its own.
+    description = await workflow.execute_local_activity(
+        names.DESCRIBE_TOOL,
+        ToolQuestion(agent=call.agent_path[-1], toolset=call.toolset, tool=call.tool),
+        result_type=ToolDescription,
+        start_to_close_timeout=timedelta(seconds=10),
+        retry_policy=RetryPolicy(maximum_attempts=3),
+        summary=f"describe {call.tool}",
+    )
+    return description.fingerprint
