@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -70,14 +70,13 @@ class _Inbound(ActivityInboundInterceptor):
             del self._running[info.task_token]
 
     async def _limited(self, input: ExecuteActivityInput) -> Any:
-        clock = _Clock(self._limit.total_seconds())
-        token = _clock.set(clock)
+        scope = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as scope:
-                clock.attach(scope)
+            async with scope, _beating():
+                _clock.set(_Clock(self._limit.total_seconds(), scope))
                 return await super().execute_activity(input)
         except TimeoutError as error:
-            if not clock.expired():
+            if not scope.expired():
                 raise
             raise ApplicationError(
                 f"{_named(input, activity.info().activity_type)!r} worked for longer than "
@@ -85,53 +84,48 @@ class _Inbound(ActivityInboundInterceptor):
                 'metadata={"temporal": ActivityConfig(start_to_close_timeout=...)}, or make it faster.',
                 type="OwnTimeExceededError",
             ) from error
-        finally:
-            _clock.reset(token)
+
+
+@asynccontextmanager
+async def _beating() -> AsyncIterator[None]:
+    """Tell the server every 2 s that the attempt lives; the answer tells the attempt when it is to be cancelled."""
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(2)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 class _Clock:
     """An attempt's own time: a timeout that stands still while the attempt waits for others."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, scope: asyncio.Timeout) -> None:
         self._left = seconds
-        self._since = 0.0
         self._pauses = 0
-        self._scope: asyncio.Timeout | None = None
-        self._loop = asyncio.get_running_loop()
-
-    def attach(self, scope: asyncio.Timeout) -> None:
         self._scope = scope
+        self._loop = asyncio.get_running_loop()
         self._arm()
 
-    def expired(self) -> bool:
-        return self._scope is not None and self._scope.expired()
-
     def pause(self) -> None:
-        # A sync tool waits in a thread of its own: the timeout belongs to the loop, so the loop is asked.
-        self._loop.call_soon_threadsafe(self._pause)
-
-    def resume(self) -> None:
-        self._loop.call_soon_threadsafe(self._resume)
-
-    def _pause(self) -> None:
         self._pauses += 1
-        if self._pauses == 1 and self._scope is not None and not self._scope.expired():
+        if self._pauses == 1 and not self._scope.expired():
             self._left -= self._loop.time() - self._since
             self._scope.reschedule(None)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         self._pauses -= 1
-        if self._pauses == 0:
+        if self._pauses == 0 and not self._scope.expired():
             self._arm()
 
     def _arm(self) -> None:
         self._since = self._loop.time()
-        # The attempt may have ended while the call was on its way to the loop.
-        if self._scope is not None and not self._scope.expired():
-            try:
-                self._scope.reschedule(self._since + max(self._left, 0.001))
-            except RuntimeError:
-                self._scope = None
+        self._scope.reschedule(self._since + self._left)
 
 
 class LoopWatch:

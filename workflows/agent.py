@@ -174,7 +174,7 @@ class AgentWorkflow:
             names.ATTRIBUTE_STATUS: self._status(),
             names.ATTRIBUTE_PENDING_APPROVALS: len(self._gate.requests),
         }
-        updates: list[SearchAttributeUpdate] = []
+        updates: list[SearchAttributeUpdate[Any]] = []
         for name, value in values.items():
             first = {names.ATTRIBUTE_STATUS: "running", names.ATTRIBUTE_PENDING_APPROVALS: 0}[name]
             if name in self._run.options.search_attributes and self._written.get(name, first) != value:

@@ -55,8 +55,8 @@ class ApprovalGate:
 
     @property
     def requests(self) -> list[ApprovalRequest]:
-        """The open requests, oldest first."""
-        return [waiting.request for waiting in self._waiting.values()]
+        """The open requests, by number."""
+        return sorted((waiting.request for waiting in self._waiting.values()), key=lambda one: int(one.request_id))
 
     def count(self, usage: Usage) -> None:
         """Take the usage of the run's own agents so far."""
@@ -64,10 +64,13 @@ class ApprovalGate:
 
     async def ask(self, call: GatedCall) -> Ruling:
         """Wait for the ruling on a call: judges first, then a person. Cancelling the run withdraws the request."""
+        # Numbered before anything is awaited, so that numbers follow the order of the calls.
+        self._asked += 1
+        request_id = str(self._asked)
         fingerprint = await _fingerprint(call)
-        if call.judge is not None and (ruling := self._judged(call, fingerprint, await call.judge())):
+        if call.judge is not None and (ruling := self._judged(call, fingerprint, request_id, await call.judge())):
             return ruling
-        waiting = self._open(call, fingerprint)
+        waiting = self._open(call, fingerprint, request_id)
         try:
             return await waiting.answer
         finally:
@@ -119,14 +122,13 @@ class ApprovalGate:
             ruling = Ruling("completed", waiting.call.arguments, result=completion.result)
         return self._settle(waiting, ruling, by=completion.completed_by, reason=completion.error or "")
 
-    def _open(self, call: GatedCall, fingerprint: str) -> _Waiting:
-        self._asked += 1
+    def _open(self, call: GatedCall, fingerprint: str, request_id: str) -> _Waiting:
         info = workflow.info()
-        bound = (info.run_id, self._asked, call.agent_path, call.toolset, call.tool)
+        bound = (info.run_id, request_id, call.agent_path, call.toolset, call.tool)
         request = ApprovalRequest(
             workflow_id=info.workflow_id,
             run_id=info.run_id,
-            request_id=str(self._asked),
+            request_id=request_id,
             kind=call.kind,
             agent_path=call.agent_path,
             tool=call.tool,
@@ -142,14 +144,14 @@ class ApprovalGate:
         self._changed()
         return waiting
 
-    def _judged(self, call: GatedCall, fingerprint: str, verdict: JudgeVerdict) -> Ruling | None:
+    def _judged(self, call: GatedCall, fingerprint: str, request_id: str, verdict: JudgeVerdict) -> Ruling | None:
         self.judges_usage += verdict.usage
         if verdict.verdict == "approve":
             try:
                 arguments = call.arguments if verdict.arguments is None else _edited(call, verdict.arguments)
             except RefusedError:
                 return None  # A judge that edits a call into something invalid is unsure: a person is asked.
-            ruling = self._approval("", call, fingerprint, arguments)
+            ruling = self._approval(request_id, call, fingerprint, arguments)
         elif verdict.verdict == "reject":
             ruling = Ruling("rejected", call.arguments, reason=verdict.reason.strip())
         elif verdict.verdict == "complete" and call.kind == "tool_result":
@@ -160,7 +162,7 @@ class ApprovalGate:
             return None
         self._keep(
             Settled(
-                request_id="",
+                request_id=request_id,
                 tool=call.tool,
                 outcome=ruling.outcome,
                 by=verdict.by,
@@ -221,7 +223,7 @@ class ApprovalGate:
 
     def _why_not_open(self, request_id: str) -> str:
         for settled in reversed(self.settled):
-            if settled.request_id == request_id and request_id:
+            if settled.request_id == request_id:
                 who = f" by {settled.by}" if settled.by else ""
                 return (
                     f"Request {request_id!r} is already {settled.outcome}{who}, at {settled.at:%Y-%m-%d %H:%M:%S} UTC."
@@ -253,7 +255,7 @@ def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
 async def _fingerprint(call: GatedCall) -> str:
     # A local activity, so that the answer is in the history: worker code that has changed since must find the
     # fingerprint the reviewer's answer was bound to, not its own.
-    description = await workflow.execute_local_activity(
+    description: ToolDescription = await workflow.execute_local_activity(
         names.DESCRIBE_TOOL,
         ToolQuestion(agent=call.agent_path[-1], toolset=call.toolset, tool=call.tool),
         result_type=ToolDescription,

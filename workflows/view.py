@@ -36,8 +36,7 @@ def _request(request: ApprovalRequest) -> str:
 def _settled(settled: Settled) -> str:
     who = f" by {_plain(settled.by)}" if settled.by else ""
     edited = ", arguments edited" if settled.edited else ""
-    number = f"request {settled.request_id}, " if settled.request_id else ""
-    return f"- {number}{settled.tool}: {settled.outcome}{who}{edited}"
+    return f"- request {settled.request_id}, {settled.tool}: {settled.outcome}{who}{edited}"
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,5 @@
 """Agents written with pydantic-ai."""
 
-from interlock.adapters.pydantic_ai.durable import Durable
+from interlock.adapters.pydantic_ai._durable import Durable
 
 __all__ = ["Durable"]

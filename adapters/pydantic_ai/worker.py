@@ -1,15 +1,18 @@
 """The worker's half: what pydantic-ai agents need around the workflow, and the check before an approved call runs."""
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Union, cast
 
+import anyio
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, RunContext, ToolOutput
 from pydantic_ai.capabilities.abstract import AbstractCapability, leaf_capabilities
-from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter, worker_registrations
+from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter
+from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
@@ -22,16 +25,13 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from interlock.activities.own_time import waiting_for_others
-from interlock.adapters.pydantic_ai.delegation import current_worker
-from interlock.adapters.pydantic_ai.durable import Durable
-from interlock.adapters.pydantic_ai.workflow import (
-    MESSAGES,
-    PROMPT,
-    InterlockRunContext,
-    JudgeCall,
-    Runner,
-    usage_of,
-)
+from interlock.adapters.pydantic_ai._delegation import current_worker
+from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
+from interlock.adapters.pydantic_ai._gated import JudgeCall
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
+from interlock.adapters.pydantic_ai._predicates import ask_predicate
+from interlock.adapters.pydantic_ai._scope import usage_of
+from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RunFailedError
@@ -48,13 +48,13 @@ class PydanticAIAdapter:
 
     payload_converter = PydanticAIPayloadConverter
 
-    def __init__(self, agents: Mapping[str, Agent[Any, Any]], sub_runs: SubRuns) -> None:
+    def __init__(self, agents: Mapping[str, Agent[Any, Any]], sub_runs: SubRuns | None = None) -> None:
         self._agents = agents
         self._sub_runs = sub_runs
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
         self._judged = {name: _has_judges(agent) for name, agent in agents.items()}
         self.runners: dict[str, AgentRunner] = {}
-        self.activities: list[Callable[..., Any]] = []
+        self.activities: list[Callable[..., Any]] = [ask_predicate]
         self.child_workflows: list[type] = []
         for name, agent in agents.items():
             _check_deps(name, agent)
@@ -84,19 +84,26 @@ class PydanticAIAdapter:
                 f"({', '.join(sorted(self._agents))}). Add it to Interlock(agents=[...])."
             )
         info = activity.info()
+        assert self._sub_runs
         assert info.workflow_id
         assert info.workflow_run_id
         place = f"{info.workflow_run_id.split('-')[0]}-{info.activity_id}-{next(_sub_runs.get())}"
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
+        workflow_id = f"{info.workflow_id}/{agent}-{place}"
         with waiting_for_others():
             try:
-                output = await self._sub_runs.run(
-                    f"{info.workflow_id}/{agent}-{place}", _sub_run_input(agent, ctx, self._agents[agent], parent)
-                )
+                output = await self._sub_runs.run(workflow_id, _sub_run_input(agent, ctx, self._agents[agent], parent))
             except RunFailedError as error:
                 raise SubRunFailedError(
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
                 ) from error
+            except asyncio.CancelledError:
+                # A stopping worker cancels its activities too; then the run goes on and the next attempt finds it.
+                details = activity.cancellation_details()
+                if details and details.cancel_requested:
+                    with anyio.CancelScope(shield=True):
+                        await self._sub_runs.cancel(workflow_id)
+                raise
         result = _result(self._agents[agent], output)
         ctx.usage.incr(result.usage)
         return result
@@ -260,4 +267,4 @@ def _output_types(spec: Any) -> Any:
     return spec
 
 
-__all__ = ["InterlockRunContext", "PydanticAIAdapter", "SubRunFailedError"]
+__all__ = ["OPEN_END", "PydanticAIAdapter", "SubRunFailedError"]

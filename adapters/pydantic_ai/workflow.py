@@ -1,67 +1,21 @@
-"""The deterministic half: runs a pydantic-ai agent in a workflow and holds its gated calls at the gate."""
+"""The deterministic half: runs a pydantic-ai agent in a workflow."""
 
 import asyncio
-import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
 from typing import Any
 
-import jsonschema
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import Agent, RunContext
-from pydantic_ai.durable_exec.temporal import TemporalRunContext
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecution, ToolFailed, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturn, UserContent
-from pydantic_ai.tools import DeferredToolRequests, ToolDefinition, ToolDenied
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_ai import Agent
 from pydantic_ai.usage import RunUsage, UsageLimits
-from pydantic_core import from_json, to_json
-from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from pydantic_core import to_json
+from temporalio.exceptions import ApplicationError, FailureError
 
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems
+from interlock.adapters.pydantic_ai._scope import Scope, current_scope
 from interlock.contracts import names
-from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, RunInput, RunOutput, Ticket, Usage
-from interlock.contracts.ports import ActivityPlan, Gate, GatedCall, Ruling, activity_plan
+from interlock.contracts.payloads import Json, RunInput, RunOutput
+from interlock.contracts.ports import Gate
 
-MESSAGES: TypeAdapter[list[ModelMessage]] = TypeAdapter(list[ModelMessage])
-PROMPT: TypeAdapter[Any] = TypeAdapter(list[UserContent])
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
-
-_MARK = "interlock_gate"
-_JUDGE_TIMEOUT = timedelta(minutes=5)
-
-Deferral = ApprovalRequired | CallDeferred
-
-
-@dataclass
-class Scope:
-    """The agent run that the current workflow code belongs to.
-
-    path: the agents from the root of this workflow to here. spent: the usage counters of all agents of the workflow.
-    asked: calls whose arguments validator asked for approval or deferred, by call id.
-    edits: what reviewers changed, by call id, for the model to be told.
-    """
-
-    gate: Gate
-    path: tuple[str, ...]
-    judged: bool
-    spent: list[RunUsage]
-    asked: dict[str, Deferral] = field(default_factory=dict)
-    edits: dict[str, str] = field(default_factory=dict)
-
-    def count(self) -> None:
-        """Tell the gate what all agents of the workflow have used so far."""
-        self.gate.count(usage_of(self.spent))
-
-
-_scope: ContextVar[Scope | None] = ContextVar("interlock_scope", default=None)
-current_ticket: ContextVar[Ticket | None] = ContextVar("interlock_ticket", default=None)
 
 
 class Runner:
@@ -77,7 +31,7 @@ class Runner:
         arguments = self._arguments(run)
         path = (*(run.parent.agent_path if run.parent else ()), run.agent)
         scope = Scope(gate, path, self._judged, spent=[arguments["usage"]])
-        token = _scope.set(scope)
+        token = current_scope.set(scope)
         try:
             result = await self._agent.run(**arguments)
         except (asyncio.CancelledError, FailureError):
@@ -88,9 +42,9 @@ class Runner:
             raise ApplicationError(_sentence(error), type=type(error).__name__, non_retryable=True) from error
         finally:
             scope.count()
-            _scope.reset(token)
+            current_scope.reset(token)
         return RunOutput(
-            output=_as_json(result.output), messages=MESSAGES.dump_python(result.all_messages(), mode="json")
+            output=as_json(result.output), messages=MESSAGES.dump_python(result.all_messages(), mode="json")
         )
 
     def _arguments(self, run: RunInput) -> dict[str, Any]:
@@ -106,344 +60,25 @@ class Runner:
                 "usage": usage,
             }
         except ValidationError as error:
-            raise invalid_input(f"The run's input does not fit agent {run.agent!r}: {_problems(error)}") from error
+            raise _invalid_input(f"The run's input does not fit agent {run.agent!r}: {problems(error)}") from error
 
     def _validated_deps(self, deps: Json) -> Any:
         if self._agent.deps_type is type(None) and deps is not None:
-            raise invalid_input(f"Agent {self._agent.name!r} takes no dependencies (deps), but some were given.")
+            raise _invalid_input(f"Agent {self._agent.name!r} takes no dependencies (deps), but some were given.")
         if deps is None and self._agent.deps_type is object:
             return None
         try:
             return self._deps.validate_json(to_json(deps))
         except ValidationError as error:
-            raise invalid_input(
+            raise _invalid_input(
                 f"The dependencies (deps) do not fit {self._agent.deps_type.__name__} "
-                f"of agent {self._agent.name!r}: {_problems(error)}"
+                f"of agent {self._agent.name!r}: {problems(error)}"
             ) from error
 
 
-class InterlockRunContext(TemporalRunContext[Any]):
-    """The run context that travels to activities, with where it comes from and the ticket of an approved call."""
-
-    @classmethod
-    def serialize_run_context(cls, ctx: RunContext[Any]) -> dict[str, Any]:
-        """See `TemporalRunContext`."""
-        carried = super().serialize_run_context(ctx)
-        if scope := _scope.get():
-            carried["interlock_path"] = scope.path
-        if ticket := current_ticket.get():
-            carried["interlock_ticket"] = ticket.model_dump(mode="json")
-        return carried
-
-
-class GatedToolset(WrapperToolset[Any]):
-    """Holds gated calls at the gate, with the arguments the tool would get, and lets the others through."""
-
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """The tools, those that need an approval or an outside result as ordinary ones: they wait when called."""
-        return {name: _waiting_when_called(tool) for name, tool in (await super().get_tools(ctx)).items()}
-
-    async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:
-        """Run the call, at once or after its ruling."""
-        scope = _scope.get()
-        if scope is None:
-            return await super().call_tool(name, tool_args, ctx, tool)
-        args, ticket = tool_args, None
-        asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
-        while True:
-            if asked is not None:
-                if isinstance(asked, ApprovalRequired) and ctx.tool_call_approved:
-                    raise UserError(
-                        f"Tool {name!r} asked for an approval again although this call is approved. "
-                        "A tool that raises ApprovalRequired has to let calls with `ctx.tool_call_approved` through."
-                    )
-                ruling = await ask(scope, asked, _Call(name, args, ctx, tool))
-                if ruling.outcome in ("completed", "failed"):
-                    return _outside_result(ruling)
-                args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
-                ctx = dataclasses.replace(ctx, tool_call_approved=True)
-                if ruling.edited:
-                    scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
-            try:
-                with planned(call_label(name, as_json_object(args)), ticket):
-                    return await super().call_tool(name, args, ctx, tool)
-            except (ApprovalRequired, CallDeferred) as deferral:
-                asked = deferral
-            except ActivityError as error:
-                if not _is_changed_tool(error):
-                    raise
-                # The worker found that what was approved is not what it would run: the person is asked again.
-                asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
-            finally:
-                scope.count()
-
-
-@dataclass(frozen=True)
-class _Call:
-    name: str
-    args: dict[str, Any]
-    ctx: RunContext[Any]
-    tool: ToolsetTool[Any]
-
-
-@contextmanager
-def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
-    """Mark what runs inside as the run of an agent: the root of the workflow, or one that a tool in it runs."""
-    scope = _scope.get()
-    if scope is None:
-        yield
-        return
-    inner = (
-        scope if scope.path[-1] == agent else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={})
-    )
-    if not any(counter is ctx.usage for counter in scope.spent):
-        scope.spent.append(ctx.usage)
-    token = _scope.set(inner)
-    try:
-        yield
-    finally:
-        _scope.reset(token)
-
-
-@contextmanager
-def planned(summary: str, ticket: Ticket | None = None) -> Iterator[None]:
-    """Give the activities started inside their summary, and the ticket that lets an approved call run."""
-    plan, held = activity_plan.set(ActivityPlan(summary)), current_ticket.set(ticket)
-    try:
-        yield
-    finally:
-        current_ticket.reset(held)
-        activity_plan.reset(plan)
-
-
-async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
-    """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
-    kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
-    ruling = await scope.gate.ask(
-        GatedCall(
-            kind=kind,
-            agent_path=scope.path,
-            toolset=call.tool.tool_def.toolset_id or "",
-            tool=call.name,
-            description=call.tool.tool_def.description or "",
-            call_id=call.ctx.tool_call_id or "",
-            arguments=as_json_object(call.args),
-            metadata=_as_json(asked.metadata),
-            check=partial(_checked, call),
-            judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
-        )
-    )
-    if ruling.outcome == "rejected":
-        raise SkipToolExecution(ToolDenied(ruling.reason) if ruling.reason else ToolDenied())
-    return ruling
-
-
-async def hooked(ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition, deferral: Deferral) -> Any:
-    """Go on with a call that a hook wants approved or done elsewhere."""
-    scope = _scope.get()
-    manager = ctx.tool_manager
-    if scope is None or manager is None or manager.tools is None:
-        raise deferral
-    tool = manager.tools[call.tool_name]
-    ruling = await ask(scope, deferral, _Call(call.tool_name, call.args_as_dict(), ctx, tool))
-    if ruling.outcome in ("completed", "failed"):
-        return _outside_result(ruling)
-    approved = dataclasses.replace(call, args=ruling.arguments)
-    validated = await manager.validate_tool_call(approved, approved=True)
-    return await manager.execute_tool_call(validated)
-
-
-def remember_asked(call: ToolCallPart, deferral: Deferral) -> bool:
-    """Keep what an arguments validator asked for until the call runs. False outside a run of ours."""
-    scope = _scope.get()
-    if scope is None:
-        return False
-    scope.asked[call.tool_call_id] = deferral
-    return True
-
-
-def told_of_edit(call: ToolCallPart, result: Any) -> Any:
-    """The tool's result, and for an edited call a note to the model that says what ran instead."""
-    scope = _scope.get()
-    note = scope.edits.pop(call.tool_call_id, None) if scope else None
-    if note is None or isinstance(result, ToolDenied):
-        return result
-    if not isinstance(result, ToolReturn):
-        return ToolReturn(return_value=result, content=note)
-    content = [result.content] if isinstance(result.content, str) else list(result.content or [])
-    return dataclasses.replace(result, content=[*content, note])
-
-
-def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:
-    """The response with a call id of its own for every call, so that no two can trade results or rulings."""
-    seen: set[str] = set()
-    parts = list(response.parts)
-    for index, part in enumerate(parts):
-        if isinstance(part, ToolCallPart):
-            base = call_id = part.tool_call_id or f"call-{index}"
-            copies = 1
-            while call_id in seen:
-                copies += 1
-                call_id = f"{base}-{copies}"
-            seen.add(call_id)
-            if call_id != part.tool_call_id:
-                parts[index] = dataclasses.replace(part, tool_call_id=call_id)
-    return dataclasses.replace(response, parts=parts)
-
-
-def as_json_object(args: Mapping[str, Any]) -> dict[str, Json]:
-    """Arguments in the JSON form in which they travel to the tool's activity."""
-    return dict(from_json(to_json(dict(args))))
-
-
-def usage_of(counters: list[RunUsage]) -> Usage:
-    """The sum of the framework's counters."""
-    total = Usage()
-    for counter in counters:
-        total += Usage(
-            requests=counter.requests,
-            tool_calls=counter.tool_calls,
-            input_tokens=counter.input_tokens,
-            output_tokens=counter.output_tokens,
-            cache_read_tokens=counter.cache_read_tokens,
-            cache_write_tokens=counter.cache_write_tokens,
-        )
-    return total
-
-
-def invalid_input(message: str) -> ApplicationError:
+def _invalid_input(message: str) -> ApplicationError:
     """The failure of a run whose input its agent cannot take."""
     return ApplicationError(message, type=names.INVALID_INPUT, non_retryable=True)
-
-
-@dataclass
-class JudgeCall:
-    """What the judges of an agent are asked: one call, and the run context to rebuild."""
-
-    kind: str
-    call_id: str
-    tool: str
-    arguments: dict[str, Any]
-    metadata: Any
-    serialized_run_context: Any
-
-
-async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) -> JudgeVerdict:
-    question = JudgeCall(
-        kind=kind,
-        call_id=call.ctx.tool_call_id or "",
-        tool=call.name,
-        arguments=as_json_object(call.args),
-        metadata=_as_json(asked.metadata),
-        serialized_run_context=InterlockRunContext.serialize_run_context(call.ctx),
-    )
-    with planned(f"judge {call_label(call.name, question.arguments)}"):
-        handle = workflow.start_activity(
-            names.judge_activity(scope.path[-1]),
-            args=[question, call.ctx.deps],
-            result_type=JudgeVerdict,
-            start_to_close_timeout=_JUDGE_TIMEOUT,
-            retry_policy=RetryPolicy(maximum_attempts=1),
-        )
-    try:
-        return await _shielded(handle)
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
-
-
-async def _shielded(handle: "asyncio.Future[JudgeVerdict]") -> JudgeVerdict:
-    # A cancelled scope of the framework's cancels its task again on every turn of the loop, and Temporal's handle
-    # would swallow each one and never give way. The shield takes the cancellation here, once.
-    try:
-        return await asyncio.shield(handle)
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
-
-
-def _waiting_when_called(tool: ToolsetTool[Any]) -> ToolsetTool[Any]:
-    kind = tool.tool_def.kind
-    if kind not in ("unapproved", "external"):
-        return tool
-    metadata = {**(tool.tool_def.metadata or {}), _MARK: kind}
-    return dataclasses.replace(tool, tool_def=dataclasses.replace(tool.tool_def, kind="function", metadata=metadata))
-
-
-def _deferral(tool_def: ToolDefinition) -> Deferral | None:
-    mark = (tool_def.metadata or {}).get(_MARK)
-    if mark == "unapproved":
-        return ApprovalRequired()
-    return CallDeferred() if mark == "external" else None
-
-
-def _outside_result(ruling: Ruling) -> Any:
-    if ruling.outcome == "failed":
-        raise ToolFailed(ruling.reason or "The tool call failed.")
-    return ruling.result
-
-
-def _ruled_arguments(
-    ruling: Ruling, args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-) -> dict[str, Any]:
-    if not ruling.edited:
-        return args
-    edited: dict[str, Any] = tool.args_validator.validate_json(
-        to_json(ruling.arguments), context=ctx.validation_context
-    )
-    return edited
-
-
-def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
-    try:
-        validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
-        # Tools of MCP servers bring no validator of their own, only their schema.
-        jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
-    except ValidationError as error:
-        raise ValueError(_problems(error)) from error
-    except jsonschema.ValidationError as error:
-        where = ".".join(str(step) for step in error.absolute_path)
-        raise ValueError(f"{where}: {error.message}" if where else error.message) from error
-    return as_json_object(validated)
-
-
-def _edit_note(arguments: dict[str, Json]) -> str:
-    return (
-        "A reviewer approved this call with other arguments than you gave. It ran with: "
-        f"{to_json(arguments).decode()}. Take these as what happened."
-    )
-
-
-def _is_changed_tool(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == names.TOOL_CHANGED
-
-
-def _as_json(value: Any) -> Json:
-    if isinstance(value, DeferredToolRequests):
-        raise ApplicationError(
-            "The agent ended on calls that nobody may decide: a capability outside of Interlock's took them over.",
-            type=names.AGENT_RUN_FAILED,
-            non_retryable=True,
-        )
-    try:
-        return from_json(to_json(value))
-    except ValueError as error:
-        raise ApplicationError(
-            f"A value of type {type(value).__name__} cannot be written as JSON: {error}",
-            type=names.AGENT_RUN_FAILED,
-            non_retryable=True,
-        ) from error
-
-
-def _problems(error: ValidationError) -> str:
-    # Without the inputs: they may be secrets, and this text ends up in the history.
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(
-        f"{'.'.join(str(step) for step in problem['loc']) or 'value'}: {problem['msg']}" for problem in found
-    )
 
 
 def _sentence(error: Exception) -> str:

@@ -13,8 +13,9 @@ from interlock.contracts.errors import (
 
 if TYPE_CHECKING:
     from interlock.app import Interlock
-    from interlock.client import Client, Run, RunReport, Step
+    from interlock.client import Client, Run, RunReport
     from interlock.settings import Settings
+    from interlock.steps import Step
     from interlock.sync import SyncClient
 
 __all__ = [

@@ -20,20 +20,16 @@ class Interlock:
     """
 
     def __init__(self, agents: Sequence[Any], *, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or Settings.read()
         self.agents = _by_name(agents)
-        self.adapter(_NoSubRuns())  # Checks every agent now, where a person sees it.
+        self.adapter()  # Checks every agent now, where a person sees it.
 
-    def adapter(self, sub_runs: SubRuns) -> "PydanticAIAdapter":
-        """What a worker needs of the agents' framework. sub_runs: starts runs for agents that tools run."""
+    def adapter(self, sub_runs: SubRuns | None = None) -> "PydanticAIAdapter":
+        """What a worker needs of the agents' framework. sub_runs: starts runs for agents that tools run;
+        only a worker needs it."""
         from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
 
         return PydanticAIAdapter(self.agents, sub_runs)
-
-
-class _NoSubRuns:
-    async def run(self, workflow_id: str, run: Any) -> Any:
-        raise MisconfiguredError("This app runs without a worker, so its agents cannot start runs.")
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -116,7 +116,8 @@ class Run:
     async def state(self) -> RunState:
         """What an open run does and waits for, as it says itself. Needs a worker."""
         with _server_errors(self.id):
-            return await self._handle.query(names.STATUS, result_type=RunState, rpc_timeout=_ANSWER_WITHIN)
+            state: RunState = await self._handle.query(names.STATUS, result_type=RunState, rpc_timeout=_ANSWER_WITHIN)
+            return state
 
     async def report(self) -> RunReport:
         """How the run stands, open or closed."""
@@ -127,9 +128,10 @@ class Run:
     async def approvals(self) -> list[ApprovalRequest]:
         """The run's open requests, oldest first. Needs a worker."""
         with _server_errors(self.id):
-            return await self._handle.query(
+            requests: list[ApprovalRequest] = await self._handle.query(
                 names.APPROVALS, result_type=list[ApprovalRequest], rpc_timeout=_ANSWER_WITHIN
             )
+            return requests
 
     async def decide(
         self,
@@ -174,6 +176,11 @@ class Run:
             completed_at=datetime.now(UTC),
         )
         return await self._submit(names.SUBMIT_TOOL_RESULT, completion)
+
+    async def history_length(self) -> int:
+        """How many events the run's history has."""
+        with _server_errors(self.id):
+            return (await self._handle.describe()).history_length
 
     async def cancel(self) -> None:
         """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`."""
@@ -228,7 +235,8 @@ class Run:
         with _server_errors(self.id):
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN.total_seconds()):
-                    return await self._handle.execute_update(update, message, result_type=Receipt)
+                    receipt: Receipt = await self._handle.execute_update(update, message, result_type=Receipt)
+                    return receipt
             except WorkflowUpdateFailedError as refused:
                 raise RefusedError(_root(refused.cause)[1]) from refused
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as late:
@@ -370,7 +378,8 @@ class Client:
         answers = await asyncio.gather(*(ask(open_id) for open_id in open_ids))
         if open_ids and all(answer is None for answer in answers):
             raise UnavailableError(
-                f"No worker answered for any of {len(open_ids)} open runs. Start one with `interlock worker run MODULE:APP`."
+                f"No worker answered for any of {len(open_ids)} open runs. "
+                "Start one with `interlock worker run MODULE:APP`."
             )
         requests = [request for answer in answers for request in answer or []]
         return sorted(requests, key=lambda request: request.requested_at)
@@ -532,7 +541,12 @@ def _server_errors(workflow_id: str) -> Any:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND and workflow_id:
             raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
-        if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+        # FAILED_PRECONDITION: the server has seen no worker on the run's task queue lately.
+        if error.status in (
+            RPCStatusCode.DEADLINE_EXCEEDED,
+            RPCStatusCode.CANCELLED,
+            RPCStatusCode.FAILED_PRECONDITION,
+        ):
             raise UnavailableError(
                 f"No worker answered{f' for run {workflow_id!r}' if workflow_id else ''} in time. "
                 "Start one with `interlock worker run MODULE:APP`."

@@ -1,9 +1,10 @@
 """Settings, read once: by the command line, or by whoever makes the app. A flag beats `INTERLOCK_*` beats a default."""
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from interlock.contracts import names
+from interlock.contracts.errors import MisconfiguredError
 
 
 class Settings(BaseSettings):
@@ -21,9 +22,19 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore")
 
-    task_queue: str = Field(names.DEFAULT_TASK_QUEUE, min_length=1)
-    tool_timeout_seconds: float = Field(600, gt=0)
-    lost_worker_seconds: float = Field(2, gt=0)
-    max_cached_runs: int = Field(1_000, ge=0)
-    max_concurrent_activities: int = Field(100, ge=1)
-    graceful_shutdown_seconds: float = Field(30, ge=0)
+    task_queue: str = Field(default=names.DEFAULT_TASK_QUEUE, min_length=1)
+    tool_timeout_seconds: float = Field(default=600, gt=0)
+    lost_worker_seconds: float = Field(default=2, gt=0)
+    max_cached_runs: int = Field(default=1_000, ge=0)
+    max_concurrent_activities: int = Field(default=100, ge=1)
+    graceful_shutdown_seconds: float = Field(default=30, ge=0)
+
+    @classmethod
+    def read(cls, **given: object) -> "Settings":
+        """The settings, with what is given in front of the environment. Raises MisconfiguredError naming the field."""
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False)
+            problems = "; ".join(f"INTERLOCK_{str(one['loc'][0]).upper()}: {one['msg']}" for one in found)
+            raise MisconfiguredError(f"A setting cannot be used: {problems}") from error

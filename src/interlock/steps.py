@@ -1,6 +1,7 @@
 """The steps of a run, read from its history: each model call, tool call and judge, and how it went."""
 
-from collections.abc import AsyncIterator, Iterable
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -69,11 +70,14 @@ class StepReader:
         if end := _ENDS.get(event.event_type):
             attributes = getattr(event, end[0])
             failure = getattr(attributes, "failure", None)
-            change = {"status": end[1], "ended_at": _time(event), "error": _innermost(failure) if failure else None}
-            return self._changed(attributes.scheduled_event_id, change)
+            error = _innermost(failure) if failure else _told_as_failure(attributes)
+            status: StepStatus = "failed" if error and end[1] == "completed" else end[1]
+            return self._changed(
+                attributes.scheduled_event_id, {"status": status, "ended_at": _time(event), "error": error}
+            )
         return None
 
-    def _changed(self, scheduled_event_id: int, change: dict[str, object]) -> Step:
+    def _changed(self, scheduled_event_id: int, change: Mapping[str, object]) -> Step:
         index = self._by_event[scheduled_event_id]
         self.steps[index] = self.steps[index].model_copy(update=change)
         return self.steps[index]
@@ -97,7 +101,7 @@ def steps_of(events: Iterable[HistoryEvent]) -> list[Step]:
 
 def _scheduled(event: HistoryEvent, position: int) -> Step:
     activity_type = event.activity_task_scheduled_event_attributes.activity_type.name
-    kind = next((kind for suffix, kind in _KINDS if activity_type.endswith(suffix)), "other")
+    kind: StepKind = next((kind for suffix, kind in _KINDS if activity_type.endswith(suffix)), "other")
     summary = _text(event.user_metadata.summary) or activity_type
     agent = activity_type.removeprefix("agent__").partition("__")[0] if activity_type.startswith("agent__") else ""
     name = {
@@ -113,6 +117,27 @@ def _innermost(failure: Failure) -> str:
         failure = failure.cause
     kind = failure.application_failure_info.type if failure.HasField("application_failure_info") else ""
     return f"{kind}: {failure.message}" if kind else failure.message
+
+
+# A tool that fails in a way the model is told about ends its activity well; its result says what it is.
+_FAILURE_KINDS = {
+    "model_retry": "ModelRetry",
+    "tool_failed": "ToolFailed",
+    "validation_error": "ValidationError",
+    "run_cancelled": "RunCancelled",
+}
+
+
+def _told_as_failure(attributes: object) -> str | None:
+    payloads = getattr(getattr(attributes, "result", None), "payloads", ())
+    if not payloads or len(payloads[0].data) > 100_000:
+        return None
+    try:
+        result = json.loads(payloads[0].data)
+    except ValueError:
+        return None
+    kind = _FAILURE_KINDS.get(result.get("kind", "")) if isinstance(result, dict) else None
+    return f"{kind}: {result.get('message') or result.get('title', '')}" if kind else None
 
 
 def _text(payload: TemporalPayload) -> str:

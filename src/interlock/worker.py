@@ -6,14 +6,13 @@ import socket
 from datetime import timedelta
 from typing import Any
 
-from temporalio import activity
 from temporalio.client import Client as TemporalClient
 from temporalio.converter import DataConverter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
-from interlock.adapters.pydantic_ai.durable import OPEN_END
+from interlock.adapters.pydantic_ai.worker import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.payloads import RunInput, RunOutput
@@ -30,14 +29,11 @@ class SubRunsThroughClient:
     async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
         """See `SubRuns`."""
         started = await self._client.start_run(workflow_id, run)
-        try:
-            return await started.result()
-        except asyncio.CancelledError:
-            # A stopping worker cancels its activities too; then the run goes on and the next attempt finds it.
-            details = activity.cancellation_details()
-            if details and details.cancel_requested:
-                await started.cancel()
-            raise
+        return await started.result()
+
+    async def cancel(self, workflow_id: str) -> None:
+        """See `SubRuns`."""
+        await self._client.attach(workflow_id).cancel()
 
 
 def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worker, OwnTimeInterceptor]:
@@ -73,15 +69,10 @@ async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **over
 
 def make_replayer(app: Interlock) -> Replayer:
     """A replayer with the same workflows, converter and interceptors as the app's worker. It needs no server."""
-    adapter = app.adapter(_NoClient())
+    adapter = app.adapter()
     return Replayer(
         workflows=[AgentWorkflow, *adapter.child_workflows],
         interceptors=[RunInterceptor(adapter.runners)],
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
     )
-
-
-class _NoClient:
-    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
-        raise AssertionError("A replay runs no activities.")

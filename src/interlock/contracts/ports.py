@@ -84,8 +84,12 @@ class SubRuns(Protocol):
     async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
         """Start the run, or attach to it when it is already there, and wait for its end.
 
-        Raises RunFailedError when it ended without an output. Cancelling the wait cancels the run.
+        Raises RunFailedError when it ended without an output.
         """
+        ...
+
+    async def cancel(self, workflow_id: str) -> None:
+        """Ask the run to end."""
         ...
 
 

@@ -27,21 +27,28 @@ class RunningApp:
 
     async def requests(self, run: Run, count: int) -> list[ApprovalRequest]:
         """Wait until the run has this many open requests, and return them."""
-
-        async def asked() -> list[ApprovalRequest] | None:
-            requests = await run.approvals()
-            return requests if len(requests) == count else None
-
-        return await eventually(asked)
+        state = await self.state(run, lambda state: len(state.requests) == count)
+        return state.requests
 
     async def state(self, run: Run, holds: Callable[[RunState], bool]) -> RunState:
-        """Wait until what the run says of itself is so, and return it."""
+        """Wait until what the run says of itself is so, and return it.
+
+        Only a run at rest is asked: without a workflow cache, a question that arrives in the middle of a workflow
+        task can make the SDK drop the task, which the server then gives out again after 10 s.
+        """
+        seen = -1
 
         async def asked() -> RunState | None:
+            nonlocal seen
+            length = await run.history_length()
+            if length != seen:
+                seen = length
+                return None
             state = await run.state()
             return state if holds(state) else None
 
-        return await eventually(asked)
+        state: RunState = await eventually(asked, every_seconds=0.04)
+        return state
 
 
 @asynccontextmanager

@@ -17,10 +17,12 @@ from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
-from temporalio.workflow import ActivityConfig
+from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from interlock.adapters.pydantic_ai import workflow as deterministic
-from interlock.adapters.pydantic_ai.delegation import current_worker
+from interlock.adapters.pydantic_ai import _gated
+from interlock.adapters.pydantic_ai._delegation import current_worker
+from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
+from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_ticket, entered, planned
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=9)
 """After how long without a sign of life a worker's activity is taken for lost."""
@@ -38,17 +40,22 @@ class Durable(TemporalDurability[Any]):
     """
 
     def __init__(self, **options: Any) -> None:
-        config: ActivityConfig = {"start_to_close_timeout": OPEN_END, "heartbeat_timeout": HEARTBEAT_TIMEOUT}
+        config: ActivityConfig = {
+            "start_to_close_timeout": OPEN_END,
+            "heartbeat_timeout": HEARTBEAT_TIMEOUT,
+            # A cancelled run waits until its calls have cleaned up, and the agents they started are cancelled.
+            "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        }
         options["activity_config"] = {**config, **(options.get("activity_config") or {})}
-        options.setdefault("run_context_type", deterministic.InterlockRunContext)
-        if not issubclass(options["run_context_type"], deterministic.InterlockRunContext):
+        options.setdefault("run_context_type", InterlockRunContext)
+        if not issubclass(options["run_context_type"], InterlockRunContext):
             raise TypeError("`run_context_type` has to be a subclass of interlock's InterlockRunContext.")
         super().__init__(**options)
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """See `AbstractCapability`."""
         if workflow.in_workflow():
-            with deterministic.entered(self.name, ctx):
+            with entered(self.name, ctx):
                 return await super().wrap_run(ctx, handler=handler)
         if activity.in_activity() and (worker := current_worker.get()):
             return await worker.delegate(self.name, ctx)
@@ -59,7 +66,7 @@ class Durable(TemporalDurability[Any]):
         durable = super().get_wrapper_toolset(toolset)
         if not workflow.in_workflow():
             return durable
-        return deterministic.GatedToolset(durable or toolset)
+        return _gated.GatedToolset(with_recorded_predicates(durable or toolset))
 
     async def wrap_tool_validate(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
@@ -70,7 +77,7 @@ class Durable(TemporalDurability[Any]):
             return validated
         except _ValidationDeferral as deferred:
             # Left alone it would wait for the calls beside it to end before anybody is asked.
-            if workflow.in_workflow() and deterministic.remember_asked(call, deferred.deferral):
+            if workflow.in_workflow() and _gated.remember_asked(call, deferred.deferral):
                 return deferred.validated_args
             raise
 
@@ -83,12 +90,12 @@ class Durable(TemporalDurability[Any]):
         try:
             result = await handler(args)
         except (ApprovalRequired, CallDeferred) as deferral:
-            result = await deterministic.hooked(ctx, call, tool_def, deferral)
+            result = await _gated.hooked(ctx, call, tool_def, deferral)
         except SkipToolExecution as skip:
             if not isinstance(skip.result, ToolDenied):
                 raise
             return skip.result  # As a returned value a rejected call is not counted as one that ran.
-        return deterministic.told_of_edit(call, result)
+        return _gated.told_of_edit(call, result)
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
@@ -102,17 +109,17 @@ class Durable(TemporalDurability[Any]):
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
-        return deterministic.with_distinct_call_ids(response) if workflow.in_workflow() else response
+        return _gated.with_distinct_call_ids(response) if workflow.in_workflow() else response
 
     def _planned_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> AbstractContextManager[None]:
         model = request_context.model_id or getattr(request_context.model, "model_name", "model")
-        return deterministic.planned(f"model {model}, turn {ctx.run_step}")
+        return planned(f"model {model}, turn {ctx.run_step}")
 
     def _resolve_temporal_tool_config(self, operation_id: Any, tool: Any, name: str) -> Any:
         config = super()._resolve_temporal_tool_config(operation_id, tool, name)
-        if deterministic.current_ticket.get() is None or not config or "child_workflow" in config:
+        if current_ticket.get() is None or not config or "child_workflow" in config:
             return config
         policy = config.get("retry_policy") or RetryPolicy()
         # One approval, one execution.

@@ -1,0 +1,261 @@
+"""Holds gated calls at the gate, and turns each ruling into what the framework knows."""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import jsonschema
+from pydantic import ValidationError
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecution, ToolFailed, UserError
+from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
+from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_core import to_json
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object, problems
+from interlock.adapters.pydantic_ai._scope import Deferral, InterlockRunContext, Scope, current_scope, planned
+from interlock.contracts import names
+from interlock.contracts.masking import call_label
+from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind
+from interlock.contracts.ports import GatedCall, Ruling
+
+_MARK = "interlock_gate"
+_JUDGE_TIMEOUT = timedelta(minutes=5)
+
+
+class GatedToolset(WrapperToolset[Any]):
+    """Holds gated calls at the gate, with the arguments the tool would get, and lets the others through."""
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """The tools, those that need an approval or an outside result as ordinary ones: they wait when called."""
+        return {name: _waiting_when_called(tool) for name, tool in (await super().get_tools(ctx)).items()}
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        """Run the call, at once or after its ruling."""
+        scope = current_scope.get()
+        if scope is None:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        args, ticket = tool_args, None
+        asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
+        while True:
+            if asked is not None:
+                if isinstance(asked, ApprovalRequired) and ctx.tool_call_approved:
+                    raise UserError(
+                        f"Tool {name!r} asked for an approval again although this call is approved. "
+                        "A tool that raises ApprovalRequired has to let calls with `ctx.tool_call_approved` through."
+                    )
+                ruling = await ask(scope, asked, _Call(name, args, ctx, tool))
+                if ruling.outcome in ("completed", "failed"):
+                    return _outside_result(ruling)
+                args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
+                ctx = dataclasses.replace(ctx, tool_call_approved=True)
+                if ruling.edited:
+                    scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
+            try:
+                with planned(call_label(name, as_json_object(args)), ticket):
+                    return await super().call_tool(name, args, ctx, tool)
+            except (ApprovalRequired, CallDeferred) as deferral:
+                asked = deferral
+            except ActivityError as error:
+                if not _is_changed_tool(error):
+                    raise
+                # The worker found that what was approved is not what it would run: the person is asked again.
+                asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
+            finally:
+                scope.count()
+
+
+@dataclass(frozen=True)
+class _Call:
+    name: str
+    args: dict[str, Any]
+    ctx: RunContext[Any]
+    tool: ToolsetTool[Any]
+
+
+async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
+    """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
+    kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
+    ruling = await scope.gate.ask(
+        GatedCall(
+            kind=kind,
+            agent_path=scope.path,
+            toolset=call.tool.tool_def.toolset_id or "",
+            tool=call.name,
+            description=call.tool.tool_def.description or "",
+            call_id=call.ctx.tool_call_id or "",
+            arguments=as_json_object(call.args),
+            metadata=as_json(asked.metadata),
+            check=partial(_checked, call),
+            judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
+        )
+    )
+    if ruling.outcome == "rejected":
+        raise SkipToolExecution(ToolDenied(ruling.reason) if ruling.reason else ToolDenied())
+    return ruling
+
+
+async def hooked(ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition, deferral: Deferral) -> Any:
+    """Go on with a call that a hook wants approved or done elsewhere."""
+    scope = current_scope.get()
+    manager = ctx.tool_manager
+    if scope is None or manager is None or manager.tools is None:
+        raise deferral
+    tool = manager.tools[call.tool_name]
+    ruling = await ask(scope, deferral, _Call(call.tool_name, call.args_as_dict(), ctx, tool))
+    if ruling.outcome in ("completed", "failed"):
+        return _outside_result(ruling)
+    approved = dataclasses.replace(call, args=ruling.arguments)
+    validated = await manager.validate_tool_call(approved, approved=True)
+    return await manager.execute_tool_call(validated)
+
+
+def remember_asked(call: ToolCallPart, deferral: Deferral) -> bool:
+    """Keep what an arguments validator asked for until the call runs. False outside a run of ours."""
+    scope = current_scope.get()
+    if scope is None:
+        return False
+    scope.asked[call.tool_call_id] = deferral
+    return True
+
+
+def told_of_edit(call: ToolCallPart, result: Any) -> Any:
+    """The tool's result, and for an edited call a note to the model that says what ran instead."""
+    scope = current_scope.get()
+    note = scope.edits.pop(call.tool_call_id, None) if scope else None
+    if note is None or isinstance(result, ToolDenied):
+        return result
+    if not isinstance(result, ToolReturn):
+        return ToolReturn(return_value=result, content=note)
+    content = [result.content] if isinstance(result.content, str) else list(result.content or [])
+    return dataclasses.replace(result, content=[*content, note])
+
+
+def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:
+    """The response with a call id of its own for every call, so that no two can trade results or rulings."""
+    seen: set[str] = set()
+    parts = list(response.parts)
+    for index, part in enumerate(parts):
+        if isinstance(part, ToolCallPart):
+            base = call_id = part.tool_call_id or f"call-{index}"
+            copies = 1
+            while call_id in seen:
+                copies += 1
+                call_id = f"{base}-{copies}"
+            seen.add(call_id)
+            if call_id != part.tool_call_id:
+                parts[index] = dataclasses.replace(part, tool_call_id=call_id)
+    return dataclasses.replace(response, parts=parts)
+
+
+@dataclass
+class JudgeCall:
+    """What the judges of an agent are asked: one call, and the run context to rebuild."""
+
+    kind: str
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    metadata: Any
+    serialized_run_context: Any
+
+
+async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) -> JudgeVerdict:
+    question = JudgeCall(
+        kind=kind,
+        call_id=call.ctx.tool_call_id or "",
+        tool=call.name,
+        arguments=as_json_object(call.args),
+        metadata=as_json(asked.metadata),
+        serialized_run_context=InterlockRunContext.serialize_run_context(call.ctx),
+    )
+    with planned(f"judge {call_label(call.name, question.arguments)}"):
+        handle = workflow.start_activity(
+            names.judge_activity(scope.path[-1]),
+            args=[question, call.ctx.deps],
+            result_type=JudgeVerdict,
+            start_to_close_timeout=_JUDGE_TIMEOUT,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+    try:
+        return await _shielded(handle)
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
+
+
+async def _shielded(handle: "asyncio.Future[JudgeVerdict]") -> JudgeVerdict:
+    # A cancelled scope of the framework's cancels its task again on every turn of the loop, and Temporal's handle
+    # would swallow each one and never give way. The shield takes the cancellation here, once.
+    try:
+        return await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
+
+
+def _waiting_when_called(tool: ToolsetTool[Any]) -> ToolsetTool[Any]:
+    kind = tool.tool_def.kind
+    if kind not in ("unapproved", "external"):
+        return tool
+    metadata = {**(tool.tool_def.metadata or {}), _MARK: kind}
+    return dataclasses.replace(tool, tool_def=dataclasses.replace(tool.tool_def, kind="function", metadata=metadata))
+
+
+def _deferral(tool_def: ToolDefinition) -> Deferral | None:
+    mark = (tool_def.metadata or {}).get(_MARK)
+    if mark == "unapproved":
+        return ApprovalRequired()
+    return CallDeferred() if mark == "external" else None
+
+
+def _outside_result(ruling: Ruling) -> Any:
+    if ruling.outcome == "failed":
+        raise ToolFailed(ruling.reason or "The tool call failed.")
+    return ruling.result
+
+
+def _ruled_arguments(
+    ruling: Ruling, args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+) -> dict[str, Any]:
+    if not ruling.edited:
+        return args
+    edited: dict[str, Any] = tool.args_validator.validate_json(
+        to_json(ruling.arguments), context=ctx.validation_context
+    )
+    return edited
+
+
+def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
+    try:
+        validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
+        # Tools of MCP servers bring no validator of their own, only their schema.
+        jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
+    except ValidationError as error:
+        raise ValueError(problems(error)) from error
+    except jsonschema.ValidationError as error:
+        where = ".".join(str(step) for step in error.absolute_path)
+        raise ValueError(f"{where}: {error.message}" if where else error.message) from error
+    return as_json_object(validated)
+
+
+def _edit_note(arguments: dict[str, Json]) -> str:
+    return (
+        "A reviewer approved this call with other arguments than you gave. It ran with: "
+        f"{to_json(arguments).decode()}. Take these as what happened."
+    )
+
+
+def _is_changed_tool(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == names.TOOL_CHANGED

@@ -1,0 +1,90 @@
+"""Connecting to the server, and finding a run there."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from interlock.contracts import names
+from interlock.contracts.errors import RefusedError, UnavailableError
+
+if TYPE_CHECKING:
+    from interlock.client import Client, Run, RunReport
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run on the server. client: on the task queue that the run waits on. open: it has not ended yet."""
+
+    client: Client
+    run: Run
+    open: bool
+
+    async def works(self) -> bool:
+        """Whether the run is open and a worker is there for it."""
+        return self.open and await self.client.has_worker()
+
+    async def need_worker(self) -> None:
+        """Raise UnavailableError when the run is open and no worker is there to answer for it."""
+        if self.open and not await self.client.has_worker():
+            raise UnavailableError(
+                f"No worker takes runs from task queue {self.client.task_queue!r}, so nobody answers for run "
+                f"{self.run.id!r} and nothing was recorded. Start one with `interlock worker run MODULE:APP`."
+            )
+
+    async def report(self) -> RunReport:
+        """How the run stands. An open run without a worker is only as well known as the server knows it."""
+        from interlock.client import RunReport
+
+        if not self.open or await self.client.has_worker():
+            return await self.run.report()
+        description = await self.client.temporal.get_workflow_handle(self.run.id).describe()
+        return RunReport(
+            workflow_id=self.run.id,
+            agent=str(await description.memo_value(names.MEMO_AGENT, "")),
+            status="running",
+            started_at=description.start_time,
+        )
+
+
+async def connect(task_queue: str | None = None) -> Client:
+    """A client by Temporal's own environment variables and profiles. See `Client.connect`."""
+    from interlock.client import Client
+    from interlock.settings import Settings
+
+    quiet_core()
+    return await Client.connect(task_queue=task_queue or Settings.read().task_queue)
+
+
+async def find(workflow_id: str) -> Found:
+    """The run with this id. Raises RefusedError when there is none."""
+    from temporalio.client import WorkflowExecutionStatus
+    from temporalio.service import RPCError, RPCStatusCode
+
+    from interlock.client import Client
+
+    client = await connect()
+    try:
+        description = await client.temporal.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND or "amespace" in error.message:
+            raise
+        raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
+    on_its_queue = Client(client.temporal, task_queue=description.task_queue)
+    still_open = description.status is WorkflowExecutionStatus.RUNNING
+    return Found(on_its_queue, on_its_queue.attach(workflow_id), still_open)
+
+
+def quiet_core() -> None:
+    """Hand what Temporal's core logs to Python, where it goes where logs go. By itself it writes to stdout."""
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
+    logger = logging.getLogger("temporalio.core")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.ERROR)
+    forwarding = LogForwardingConfig(logger=logger, append_target_to_name=False, prepend_target_on_message=False)
+    config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    with suppress(RuntimeError):  # A program that calls `main` has a runtime of its own already.
+        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=config)))

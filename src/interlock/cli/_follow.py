@@ -1,0 +1,81 @@
+"""Follows a run to its end: its own history, the agents that its tools have started, and what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from interlock.cli._progress import Progress
+from interlock.contracts.errors import RefusedError, UnavailableError
+from interlock.contracts.masking import masked_text
+
+if TYPE_CHECKING:
+    from interlock.client import Client, Run
+    from interlock.contracts.payloads import ApprovalRequest, RunState
+
+_LOOKS_EVERY_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A step that has failed and is tried again. attempts: how many have failed. error: of the last one."""
+
+    step: str
+    attempts: int
+    error: str
+
+
+async def follow(client: Client, run: Run) -> None:
+    """Show a run's progress until it ends."""
+    progress = Progress()
+    beside = asyncio.ensure_future(_look_beside(client, run, progress))
+    try:
+        with progress.live():
+            async for change in run.watch():
+                if change.step:
+                    progress.step(change.step)
+                if change.state:
+                    progress.state(change.state)
+    finally:
+        beside.cancel()
+
+
+async def nested_requests(client: Client, state: RunState) -> list[ApprovalRequest]:
+    """What the agents wait for that the run's tools have started, at any depth."""
+    found: list[ApprovalRequest] = []
+    for sub_run in state.sub_runs:
+        if sub_run.usage is None:
+            with suppress(UnavailableError, RefusedError):
+                below = await client.attach(sub_run.workflow_id).state()
+                found += [*below.requests, *await nested_requests(client, below)]
+    return found
+
+
+async def troubles(client: Client, workflow_id: str) -> list[Trouble]:
+    """The steps of a run that have failed and are tried again."""
+    description = await client.temporal.get_workflow_handle(workflow_id).describe()
+    return [
+        Trouble(_step(one.activity_type.name), one.attempt - 1, masked_text(one.last_failure.message) or "timed out")
+        for one in description.raw_description.pending_activities
+        if one.attempt > 1
+    ]
+
+
+async def _look_beside(client: Client, run: Run, progress: Progress) -> None:
+    # Neither shows in the run's own history until it is over.
+    from temporalio.service import RPCError
+
+    while True:
+        await asyncio.sleep(_LOOKS_EVERY_SECONDS)
+        with suppress(RPCError):
+            progress.troubles(await troubles(client, run.id))
+            if progress.last:
+                progress.nested(await nested_requests(client, progress.last))
+
+
+def _step(activity_type: str) -> str:
+    """`agent__support__model_request` for people: `model_request of support`."""
+    parts = activity_type.split("__")
+    return f"{parts[-1]} of {parts[1]}" if parts[0] == "agent" and len(parts) > 2 else activity_type

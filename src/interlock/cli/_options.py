@@ -1,0 +1,59 @@
+"""Options and arguments that several commands share, and the forms that they are checked for."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from interlock.cli._errors import WrongUsageError
+
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run, as `interlock runs list` shows it.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the app is: `support:app` is app in support.py.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+TaskQueue = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where runs wait for a worker.  [env var: INTERLOCK_TASK_QUEUE]"),
+]
+
+
+def not_empty(text: str, option: str, what: str) -> None:
+    """Raise WrongUsageError when the text is blank."""
+    if not text.strip():
+        raise WrongUsageError(f"{option} is empty. Give {what}.")
+
+
+def json_value(text: str, option: str) -> Any:
+    """What an option's JSON says. Raises WrongUsageError when it is none."""
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+    except (ValueError, RecursionError) as error:
+        raise WrongUsageError(f"{option} is not JSON: {error}. Quote it for the shell: {option} '...'.") from error
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """What an option's JSON object says. Raises WrongUsageError when it is no object."""
+    value = json_value(text, option)
+    if not isinstance(value, dict):
+        raise WrongUsageError(f"{option} takes a JSON object such as '{{\"amount\": 10}}', not {text[:60]!r}.")
+    return value
+
+
+def exactly_one(**flags: bool) -> None:
+    """Raise WrongUsageError unless exactly one of the options was given."""
+    given = [name for name, was_given in flags.items() if was_given]
+    if len(given) != 1:
+        names = " and ".join(f"--{name}" for name in flags)
+        raise WrongUsageError(f"Give exactly one of {names}; {len(given) or 'none'} given.")
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a name is there twice in one object")
+    return value

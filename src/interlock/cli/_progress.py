@@ -1,0 +1,161 @@
+"""A run's progress on stderr: each step as it ends, and below them what the run is at and waits for now."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from interlock.cli._console import err, line
+from interlock.cli._format import duration
+from interlock.cli._requests import commands_for, waiting_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.text import Text
+
+    from interlock.cli._follow import Trouble
+    from interlock.contracts.payloads import ApprovalRequest, RunState, Settled
+    from interlock.steps import Step
+
+_SHOWN = 3
+_MARKS = {
+    "completed": ("✓ ", "green"),
+    "approved": ("✓ ", "green"),
+    "cancelled": ("- ", "dim"),
+    "withdrawn": ("- ", "dim"),
+    "failed": ("✗ ", "red"),
+    "timed_out": ("✗ ", "red"),
+    "rejected": ("✗ ", "red"),
+}
+
+
+class Progress:
+    """What is shown of one run. On a terminal the part that changes stays at the bottom; elsewhere lines are added."""
+
+    def __init__(self) -> None:
+        self._console = err()
+        self._state: RunState | None = None
+        self._nested: list[ApprovalRequest] = []
+        self._troubles: list[Trouble] = []
+        self._running: dict[int, Step] = {}
+        self._settled = 0
+        self._told: set[tuple[str, str]] = set()
+
+    def live(self) -> AbstractContextManager[object]:
+        """Shows the part that changes while it is entered."""
+        if not self._console.is_terminal:
+            return nullcontext()
+        from rich.console import Group
+        from rich.live import Live
+
+        return Live(
+            get_renderable=lambda: Group(*self._now()), console=self._console, refresh_per_second=8, transient=True
+        )
+
+    @property
+    def last(self) -> RunState | None:
+        """What the run last said of itself."""
+        return self._state
+
+    def step(self, step: Step) -> None:
+        """A step began or changed."""
+        if step.status == "scheduled":
+            self._running[step.position] = step
+        elif self._running.pop(step.position, None):
+            self._add(_ended(step))
+
+    def state(self, state: RunState) -> None:
+        """The run says something new of itself."""
+        self._state = state
+        for settled in state.settled[self._settled :]:
+            self._add(settled_text(settled))
+        self._settled = len(state.settled)
+        self._tell(state.requests)
+
+    def nested(self, requests: list[ApprovalRequest]) -> None:
+        """The agents that the run's tools have started wait for these."""
+        self._nested = requests
+        self._tell(requests)
+
+    def troubles(self, troubles: list[Trouble]) -> None:
+        """These steps have failed and are tried again."""
+        if not self._console.is_terminal:
+            for trouble in troubles:
+                if trouble not in self._troubles:
+                    self._add(trouble_text(trouble))
+        self._troubles = troubles
+
+    def _tell(self, requests: list[ApprovalRequest]) -> None:
+        if self._console.is_terminal:
+            return
+        for request in requests:
+            if (key := (request.workflow_id, request.request_id)) not in self._told:
+                self._told.add(key)
+                for text in _request(request):
+                    self._add(text)
+
+    def _add(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+    def _now(self) -> Iterator[Text]:
+        from rich.text import Text
+
+        requests = [*(self._state.requests if self._state else []), *self._nested]
+        for request in requests[:_SHOWN]:
+            yield from _request(request)
+        if len(requests) > _SHOWN:
+            yield Text(f"  and {len(requests) - _SHOWN} more: interlock approvals list", style="dim")
+        running = list(self._running.values())
+        for step in running[:_SHOWN]:
+            passed = duration((datetime.now(UTC) - step.scheduled_at).total_seconds())
+            yield Text.assemble(_spinner(), line(step.summary), (f"  {passed}", "dim"))
+        if len(running) > _SHOWN:
+            yield Text(f"  and {len(running) - _SHOWN} more at once", style="dim")
+        yield from map(trouble_text, self._troubles[:_SHOWN])
+        if not requests and not running:
+            yield Text.assemble(_spinner(), ("working", "dim"))
+
+
+def _request(request: ApprovalRequest) -> Iterator[Text]:
+    from rich.text import Text
+
+    yield Text.assemble(("? ", "bold yellow"), waiting_text(request))
+    for command in commands_for(request):
+        yield Text(f"    {command}", style="cyan")
+
+
+def trouble_text(trouble: Trouble) -> Text:
+    """A step that is tried again, in one line."""
+    from rich.text import Text
+
+    said = f"! {trouble.step} failed, attempt {trouble.attempts}, and is tried again: {trouble.error}"
+    return Text(line(said), style="yellow")
+
+
+def _ended(step: Step) -> Text:
+    from rich.text import Text
+
+    took = duration((step.ended_at - step.scheduled_at).total_seconds()) if step.ended_at else ""
+    tries = f", {step.attempts} attempts" if step.attempts > 1 else ""
+    text = Text.assemble(_MARKS.get(step.status, "  "), line(step.summary), (f"  {took}{tries}", "dim"))
+    return text.append(f"  {line(step.error)}", style="red") if step.error else text
+
+
+def settled_text(settled: Settled) -> Text:
+    """Who decided what, in one line."""
+    from rich.text import Text
+
+    edited = ", arguments edited" if settled.edited else ""
+    who = f" by {settled.by}" if settled.by else ""
+    why = f": {settled.reason}" if settled.reason else ""
+    said = line(f"{settled.outcome}{who}{edited}{why}")
+    what = f"{settled.tool} (request {settled.request_id})" if settled.request_id else settled.tool
+    return Text.assemble(_MARKS.get(settled.outcome, "  "), f"{line(what)} ", (said, "bold"))
+
+
+def _spinner() -> tuple[str, str]:
+    frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+    return f"{frames[int(time.monotonic() * 8) % len(frames)]} ", "cyan"

@@ -1,0 +1,102 @@
+"""See which tool calls wait, and decide them."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.cli._connect import connect, find
+from interlock.cli._console import emit, emit_json, err, plain, say, show
+from interlock.cli._errors import WrongUsageError
+from interlock.cli._options import AsJson, RunId, exactly_one, json_object
+from interlock.cli._requests import request_document, request_text, requests_table
+
+if TYPE_CHECKING:
+    from interlock.contracts.payloads import ApprovalRequest, Receipt
+
+UNSEEN = "unseen"
+"""The digest of no request: an answer with it learns why there is nothing to answer, and settles nothing."""
+
+
+def list_requests(as_json: AsJson = False) -> int:
+    """List what waits for a person, or for a result from outside, over all runs, the oldest first."""
+
+    async def work() -> int:
+        unanswered: list[str] = []
+        requests = await (await connect()).approvals(unanswered=unanswered.append)
+        if as_json:
+            emit_json([request_document(request) for request in requests])
+        elif requests:
+            show(requests_table(requests))
+            for command in _commands(requests):
+                say(command, style="dim")
+        else:
+            say("Nothing waits for a person.")
+        if unanswered:
+            say(f"No worker answers for {len(unanswered)} more open runs, such as {unanswered[0]}.", style="yellow")
+        return 0
+
+    return asyncio.run(work())
+
+
+def decide(
+    id: RunId,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its number, from `interlock approvals list`.")],
+    approve: Annotated[bool, typer.Option("--approve", help="Let the call run.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Do not let it run.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the model reads it after a rejection.")] = "",
+    arguments: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Approve the call with these arguments, all of them, instead.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Approve or reject a tool call that waits.
+
+    \b
+    Examples:
+      interlock approvals decide ticket-7 1 --approve
+      interlock approvals decide ticket-7 1 --approve --arguments '{"amount": 10}'
+      interlock approvals decide ticket-7 1 --reject --reason "It was delivered."
+    """
+    exactly_one(approve=approve, reject=reject)
+    edited = json_object(arguments, "--arguments") if arguments is not None else None
+    if edited is not None and reject:
+        raise WrongUsageError("--arguments goes with --approve; a rejection takes a --reason.")
+    if len(reason) > _LONGEST_REASON:
+        raise WrongUsageError(f"--reason has {len(reason):,} characters; at most {_LONGEST_REASON:,} are kept.")
+    verdict: Literal["approve", "reject"] = "approve" if approve else "reject"
+
+    async def work() -> int:
+        found = await find(id)
+        await found.need_worker()
+        asked = [one for one in await found.run.approvals() if one.request_id == request] if found.open else []
+        for one in asked:
+            err().print(request_text(one, edited))
+        digest = asked[0].digest if asked else UNSEEN
+        receipt = await found.run.decide(request, verdict, reason=reason, arguments=edited, digest=digest)
+        print_receipt(receipt, asked, as_json=as_json)
+        return 0
+
+    return asyncio.run(work())
+
+
+def _commands(requests: "list[ApprovalRequest]") -> list[str]:
+    kinds = {request.kind for request in requests}
+    decide = "Decide one with: interlock approvals decide RUN REQUEST --approve"
+    complete = "Report a result with: interlock tools complete RUN REQUEST --result JSON"
+    return [text for kind, text in (("approval", decide), ("tool_result", complete)) if kind in kinds]
+
+
+def print_receipt(receipt: "Receipt", asked: "list[ApprovalRequest]", *, as_json: bool) -> None:
+    """Say what became of an answer."""
+    tool = asked[0].tool if asked else ""
+    if as_json:
+        document: dict[str, Any] = {**receipt.model_dump(mode="json"), "tool": tool}
+        emit_json(document)
+    else:
+        emit(plain(f"{receipt.outcome}: {tool}, request {receipt.request_id} of run {receipt.workflow_id}"))
+
+
+_LONGEST_REASON = 2_000
+
+COMMANDS = {"list": list_requests, "decide": decide}

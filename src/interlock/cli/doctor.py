@@ -1,0 +1,144 @@
+"""Checks what a run needs, and says for each thing that is missing what to do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli._connect import connect
+from interlock.cli._console import emit_json, line, show
+from interlock.cli._format import table
+from interlock.cli._load import load_app, split_target
+from interlock.cli._options import AsJson, TaskQueue
+from interlock.cli.worker import add_attribute
+from interlock.contracts import names
+from interlock.contracts.errors import InterlockError, MisconfiguredError
+
+if TYPE_CHECKING:
+    from interlock.app import Interlock
+    from interlock.client import Client
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. found: what is there. todo: what to do; empty when nothing is wrong."""
+
+    name: str
+    ok: bool
+    found: str
+    todo: str = ""
+
+
+def doctor(
+    target: Annotated[
+        str | None, typer.Argument(metavar="MODULE:APP", help="An app to load too, such as support:app.")
+    ] = None,
+    task_queue: TaskQueue = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check that everything is there, and say what to do.
+
+    It looks at the server, its search attributes, the worker on the task queue, and an app if you name one.
+
+    \b
+    Examples:
+      interlock doctor
+      interlock doctor support:app
+    """
+    if target is not None:
+        split_target(target)
+    app, app_check = _load(target) if target else (None, None)
+    queue = task_queue or (app.settings.task_queue if app else None)
+    checks = asyncio.run(_all(queue, app_check))
+    ok = all(check.ok for check in checks)
+    agents = tools_by_agent(app) if app else {}
+    if as_json:
+        emit_json({"ok": ok, "checks": [asdict(check) for check in checks], "agents": agents})
+    else:
+        _print(checks, agents)
+    return 0 if ok else 1
+
+
+def tools_by_agent(app: "Interlock") -> dict[str, list[str]]:
+    """The tools of each agent; of a server's tools, which only it can list, where they come from."""
+    found: dict[str, list[str]] = {name: [] for name in app.agents}
+    for name, agent in app.agents.items():
+        for toolset in agent.toolsets:
+            toolset.apply(lambda leaf, tools=found[name]: tools.extend(_tools(leaf)))
+    return found
+
+
+def _tools(toolset: Any) -> list[str]:
+    tools = getattr(toolset, "tools", None)
+    if not isinstance(tools, dict):
+        return [f"(of {toolset.label})"]
+    return [f"{name} (waits for approval)" if tool.requires_approval else name for name, tool in tools.items()]
+
+
+def _load(target: str) -> "tuple[Interlock | None, Check]":
+    try:
+        app = load_app(target)
+    except InterlockError as error:
+        cause = f" {error.__cause__}" if isinstance(error.__cause__, InterlockError) else ""
+        return None, Check("app", ok=False, found=target, todo=f"{error}{cause}")
+    return app, Check("app", ok=True, found=f"{target}: {', '.join(app.agents)}")
+
+
+async def _all(task_queue: str | None, app: Check | None) -> list[Check]:
+    try:
+        client = await connect(task_queue)
+        checks = [check async for check in _server(client)]
+        reachable = True
+    except InterlockError as error:
+        checks = [Check("server", ok=False, found="not reachable", todo=str(error))]
+        reachable = False
+    return [*checks, _binary(needed=not reachable), *([app] if app else [])]
+
+
+async def _server(client: "Client") -> AsyncIterator[Check]:
+    from temporalio.service import RPCError
+
+    where = f"{client.temporal.service_client.config.target_host}, namespace {client.temporal.namespace}"
+    try:
+        missing = await client.missing_attributes()
+        has_worker = await client.has_worker()
+    except RPCError as error:
+        todo = f"{error.message} Set TEMPORAL_NAMESPACE to one that is there, or create it."
+        yield Check("server", ok=False, found=where, todo=todo)
+        return
+    yield Check("server", ok=True, found=where)
+    for name in missing:
+        yield Check(f"search attribute {name}", ok=False, found="missing", todo=add_attribute(name))
+    if not missing:
+        yield Check("search attributes", ok=True, found=f"all {len(names.SEARCH_ATTRIBUTES)}")
+    todo = "" if has_worker else "Start one: interlock worker run MODULE:APP"
+    found = f"task queue {client.task_queue}: {'there' if has_worker else 'none'}"
+    yield Check("worker", ok=has_worker, found=found, todo=todo)
+
+
+def _binary(*, needed: bool) -> Check:
+    from interlock.server import temporal_binary
+
+    try:
+        return Check("embedded server", ok=True, found=temporal_binary())
+    except MisconfiguredError as error:
+        found = "not installed" if needed else "not installed, and not needed: a server is there"
+        return Check("embedded server", ok=not needed, found=found, todo=str(error) if needed else "")
+
+
+def _print(checks: list[Check], agents: dict[str, list[str]]) -> None:
+    from rich.text import Text
+
+    wrong = any(check.todo for check in checks)
+    made = table("", "Check", "Found", *(["What to do"] if wrong else []))
+    for check in checks:
+        mark = Text("ok", style="green") if check.ok else Text("no", style="bold red")
+        made.add_row(mark, check.name, line(check.found), *([line(check.todo)] if wrong else []))
+    show(made)
+    if agents:
+        tools = table("Agent", "Tools")
+        for name, found in agents.items():
+            tools.add_row(line(name), line(", ".join(found)) or "none")
+        show(tools)

@@ -1,0 +1,166 @@
+"""Start runs, look at them, wait for them, stop them."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli._connect import Found, connect, find
+from interlock.cli._console import emit, emit_json, err, plain, say, show
+from interlock.cli._options import AsJson, RunId, TaskQueue, json_value, not_empty
+from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
+from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
+
+if TYPE_CHECKING:
+    from interlock.client import Run
+
+_CANCEL_WITHIN_SECONDS = 10
+
+
+def start(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")],
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What the agent is asked to do.")],
+    id: Annotated[
+        str | None, typer.Option(metavar="ID", help="A name of your own: what is started twice under it is one run.")
+    ] = None,
+    deps: Annotated[str | None, typer.Option(metavar="JSON", help="What the agent's dependencies are made of.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="A model in place of the agent's own.")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
+    task_queue: TaskQueue = None,
+    as_json: AsJson = False,
+) -> int:
+    """Start a run and print its id.
+
+    \b
+    Examples:
+      interlock runs start support --prompt "Order A-1001 arrived broken." --wait
+      interlock runs start support --prompt "Hi" --id ticket-7 --deps '{"customer": 7}'
+    """
+    not_empty(agent, "AGENT", "an agent's name")
+    not_empty(prompt, "--prompt", "what the agent is to do")
+    if id is not None:
+        not_empty(id, "--id", "the run a name, or leave it out")
+    given = json_value(deps, "--deps") if deps is not None else None
+
+    async def work() -> int:
+        client = await connect(task_queue)
+        run = await client.start(agent, prompt, id=id, deps=given, model=model, restart=restart)
+        try:
+            await run.accepted()
+        except UnavailableError:  # The run is stored all the same, so its id must not be lost.
+            _print_started(run, agent, as_json=as_json)
+            raise
+        except RunFailedError:
+            if as_json:
+                emit_json(run_document(await run.report()))
+            raise
+        if not wait:
+            _print_started(run, agent, as_json=as_json)
+            return 0
+        say(f"Run {run.id}", style="bold")
+        return await _to_its_end(Found(client, run, open=True), follow=True, as_json=as_json)
+
+    return asyncio.run(work())
+
+
+def list_runs(
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50, as_json: AsJson = False
+) -> int:
+    """List runs, the newest first."""
+
+    async def work() -> int:
+        reports = await (await connect()).runs(limit=limit)
+        if as_json:
+            emit_json([run_document(report) for report in reports])
+        elif reports:
+            show(runs_table(reports))
+        else:
+            say("There are no runs. Start one with `interlock runs start AGENT --prompt TEXT`.")
+        return 0
+
+    return asyncio.run(work())
+
+
+def show_run(id: RunId, as_json: AsJson = False) -> int:
+    """Show a run: how it stands, its steps, what it waits for and what it gave back."""
+
+    async def work() -> int:
+        await run_page(await find(id), as_json=as_json)
+        return 0
+
+    return asyncio.run(work())
+
+
+def wait(id: RunId, as_json: AsJson = False) -> int:
+    """Wait for a run's end and print its output. What it is at is shown on a terminal only."""
+
+    async def work() -> int:
+        return await _to_its_end(await find(id), follow=err().is_terminal, as_json=as_json)
+
+    return asyncio.run(work())
+
+
+def watch(id: RunId, as_json: AsJson = False) -> int:
+    """Follow a run to its end, a line for each step, and print its output."""
+
+    async def work() -> int:
+        return await _to_its_end(await find(id), follow=True, as_json=as_json)
+
+    return asyncio.run(work())
+
+
+def cancel(id: RunId, as_json: AsJson = False) -> int:
+    """Ask a run to end. What it waits for is withdrawn."""
+
+    async def work() -> int:
+        found = await find(id)
+        if not found.open:
+            report = await found.report()
+            raise RefusedError(f"Run {id!r} is {report.status.replace('_', ' ')} already: there is nothing to cancel.")
+        await found.run.cancel()
+        if await found.works():
+            await _ended(found.run)
+        else:
+            say(f"No worker is there for run {id}: it ends when one starts.")
+        report = await found.report()
+        if as_json:
+            emit_json(run_document(report))
+        else:
+            emit(plain(f"{id}: {report.status.replace('_', ' ')}"))
+        return 0
+
+    return asyncio.run(work())
+
+
+async def _to_its_end(found: Found, *, follow: bool, as_json: bool) -> int:
+    from interlock.cli._follow import follow as follow_run
+
+    if found.open and not await found.works():
+        say(f"No worker takes runs from task queue {found.client.task_queue!r}; the run goes on when one starts.")
+    try:
+        if follow:
+            await follow_run(found.client, found.run)
+        await print_end(found.run, as_json=as_json)
+    except asyncio.CancelledError:
+        say(f"The run goes on. Wait for it with: interlock runs wait {found.run.id}")
+        raise
+    return 0
+
+
+async def _ended(run: "Run") -> None:
+    try:
+        async with asyncio.timeout(_CANCEL_WITHIN_SECONDS):
+            await run.result()
+    except (RunFailedError, TimeoutError):
+        return
+
+
+def _print_started(run: "Run", agent: str, *, as_json: bool) -> None:
+    if as_json:
+        emit_json(started_document(run, agent))
+    else:
+        emit(plain(run.id))
+
+
+COMMANDS = {"start": start, "list": list_runs, "show": show_run, "wait": wait, "watch": watch, "cancel": cancel}

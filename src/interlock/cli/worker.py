@@ -1,0 +1,82 @@
+"""Run the worker of an app."""
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from interlock.cli._connect import connect
+from interlock.cli._console import say
+from interlock.cli._load import load_app
+from interlock.cli._logs import log_to_stderr
+from interlock.cli._options import Target, TaskQueue
+from interlock.cli._signals import exit_status, on_signals
+from interlock.contracts import names
+
+if TYPE_CHECKING:
+    from interlock.app import Interlock
+    from interlock.client import Client
+
+_POLLS_WITHIN_SECONDS = 10
+
+
+def run(context: typer.Context, target: Target, task_queue: TaskQueue = None) -> int:
+    """Run an app's worker until Ctrl+C or SIGTERM; then it lets the calls it is at finish.
+
+    \b
+    Examples:
+      interlock worker run support:app
+    """
+    log_to_stderr(verbose=context.obj.verbose)
+    return asyncio.run(_work(load_app(target), task_queue))
+
+
+async def _work(app: "Interlock", task_queue: str | None) -> int:
+    from interlock.worker import run_worker
+
+    client = await connect(task_queue or app.settings.task_queue)
+    stop, received = asyncio.Event(), list[int]()
+
+    def on_signal(number: int) -> None:
+        received.append(number)
+        if len(received) > 1:
+            sys.stderr.flush()
+            os._exit(exit_status(number) or 1)  # Calls in flight are lost; their runs notice by the heartbeat.
+        limit = app.settings.graceful_shutdown_seconds
+        say(f"Stopping. Calls in flight may finish, within {limit:g} s.", style="dim")
+        stop.set()
+
+    on_signals(on_signal)
+    worker = asyncio.ensure_future(run_worker(app, client, stop))
+    await _polling(worker, client)
+    if not worker.done() and not received:
+        await _say_what_it_serves(app, client)
+    await worker
+    return exit_status(received[0]) if received else 0
+
+
+async def _polling(worker: "asyncio.Future[None]", client: "Client") -> None:
+    deadline = asyncio.get_running_loop().time() + _POLLS_WITHIN_SECONDS
+    while not worker.done() and asyncio.get_running_loop().time() < deadline:
+        if await client.has_worker():
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _say_what_it_serves(app: "Interlock", client: "Client") -> None:
+    address, namespace = client.temporal.service_client.config.target_host, client.temporal.namespace
+    say(f"Worker for {', '.join(app.agents)}", style="bold")
+    say(f"Task queue {client.task_queue}, server {address}, namespace {namespace}. Ctrl+C stops it.")
+    say(f"Start a run with: interlock runs start {next(iter(app.agents))} --prompt TEXT --wait")
+    for name in await client.missing_attributes():
+        say(f"The server lacks search attribute {name}; runs work without it. Add it: {add_attribute(name)}")
+
+
+def add_attribute(name: str) -> str:
+    """The command that adds one of Interlock's search attributes to a server."""
+    return f"temporal operator search-attribute create --name {name} --type {names.SEARCH_ATTRIBUTES[name]}"
+
+
+COMMANDS = {"run": run}

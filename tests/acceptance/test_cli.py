@@ -1,0 +1,598 @@
+"""The installed program against a real server: what people type, what they see, and what scripts get."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import pytest
+
+from interlock import Client, testing
+from interlock.cli import main
+from interlock.contracts import names
+from interlock.contracts.payloads import ApprovalRequest
+from interlock.server import EmbeddedServer, free_port, temporal_binary
+
+T = TypeVar("T")
+
+SUPPORT = '''
+from pydantic_ai import Agent, Tool
+from pydantic_ai.exceptions import CallDeferred, UserError
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from interlock import Interlock
+from interlock.adapters.pydantic_ai import Durable
+
+
+def model(messages, info):
+    """Does what the prompt says in JSON: calls a tool with its arguments, then repeats what came back."""
+    import json
+
+    if messages[0].parts[-1].content in ("fail", "stumble"):
+        raise (UserError if messages[0].parts[-1].content == "fail" else ValueError)("the model is broken")
+    if len(messages) == 1:
+        calls = json.loads(messages[0].parts[-1].content)
+        return ModelResponse(parts=[ToolCallPart(tool, arguments) for tool, arguments in calls])
+    return ModelResponse(parts=[TextPart("; ".join(str(part.content) for part in messages[-1].parts))])
+
+
+def refund(order: str, amount: float) -> str:
+    """Pay an order back."""
+    return f"refunded {order} {amount}"
+
+
+def ship(order: str) -> str:
+    """Ask the warehouse."""
+    raise CallDeferred
+
+
+def lead_model(messages, info):
+    if len(messages) == 1:
+        return ModelResponse(parts=[ToolCallPart("ask_support", {"what": messages[0].parts[-1].content})])
+    return ModelResponse(parts=[TextPart(messages[-1].parts[0].content)])
+
+
+async def ask_support(what: str) -> str:
+    """Let support do it."""
+    return (await support.run(what)).output
+
+
+tools = [Tool(refund, requires_approval=True), ship]
+support = Agent(FunctionModel(model), name="support", tools=tools, capabilities=[Durable()])
+lead = Agent(FunctionModel(lead_model), name="lead", tools=[ask_support], capabilities=[Durable()])
+app = Interlock([support, lead])
+'''
+
+REFUND = json.dumps([["refund", {"order": "A-1", "amount": 42.0}]])
+TWO_REFUNDS = json.dumps([["refund", {"order": "A-1", "amount": 42.0}], ["refund", {"order": "A-2", "amount": 9.0}]])
+SHIP = json.dumps([["ship", {"order": "A-1"}]])
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that says what went wrong."""
+        (found,) = (row for row in self.err.splitlines() if row.startswith("error: "))
+        assert "Traceback" not in self.err
+        return found
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program, as somebody uses it in a folder.
+
+    Called, it runs a command in this process, which saves a second each time; `process` and `running` start it as the
+    installed program is started.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+
+    def __call__(self, *arguments: str, status: int = 0) -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        here = mock.patch.dict(os.environ, self.environment, clear=True), chdir(self.folder)
+        with here[0], here[1], redirect_stdout(out), redirect_stderr(err):
+            ended = main(arguments)
+        return _checked(Said(ended, out.getvalue(), err.getvalue()), arguments, status)
+
+    def process(self, *arguments: str, status: int = 0) -> Said:
+        done = subprocess.run(
+            [sys.executable, "-m", "interlock", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return _checked(Said(done.returncode, done.stdout, done.stderr), arguments, status)
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", status=status).out)
+
+    def at(self, address: str, **more: str) -> "Program":
+        return replace(self, environment={**self.environment, "TEMPORAL_ADDRESS": address, **more})
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator["Running"]:
+        """The command at work in the background; it is killed when it is still there at the end."""
+        number = len(list(self.folder.glob("*.err")))
+        out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
+        with out.open("wb") as to_out, err.open("wb") as to_err:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "interlock", *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=to_out,
+                stderr=to_err,
+            )
+        try:
+            yield Running(process, out, err)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command at work."""
+
+    process: "subprocess.Popen[bytes]"
+    out_file: Path
+    err_file: Path
+
+    def says(self, text: str, *, times: int = 1) -> str:
+        """Wait until it has said this on stderr, and return all it has said."""
+
+        def said() -> str | None:
+            so_far = self.err_file.read_text()
+            assert self.process.poll() is None or so_far.count(text) >= times, f"It ended: {so_far}"
+            return so_far if so_far.count(text) >= times else None
+
+        return eventually(said)
+
+    def result(self, *, after: signal.Signals | None = None) -> Said:
+        if after is not None:
+            self.process.send_signal(after)
+        status = self.process.wait(30)
+        return Said(status, self.out_file.read_text(), self.err_file.read_text())
+
+
+def _checked(said: Said, arguments: Sequence[str], status: int) -> Said:
+    assert said.status == status, f"{said.status} after {arguments}: {said.out}{said.err}"
+    return said
+
+
+def eventually(ask: Callable[[], T | None]) -> T:
+    deadline = time.monotonic() + 45
+    while (answer := ask()) is None:
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def program(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program in a folder with an app, with a worker for it that is stopped by SIGTERM at the end."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "support.py").write_text(SUPPORT)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "INTERLOCK_"))}
+    queue = f"cli-{free_port()}"
+    program = Program(folder, {**kept, "TEMPORAL_ADDRESS": server.address, "INTERLOCK_TASK_QUEUE": queue})
+    with program.running("worker", "run", "support:app") as worker:
+        said = worker.says("Start a run with")
+        assert "Worker for support, lead" in said
+        assert f"Task queue {queue}, server {server.address}, namespace default" in said
+        assert "search attribute" not in said
+        yield program
+        assert worker.result(after=signal.SIGTERM).status == 0
+
+
+def start(program: Program, prompt: str, agent: str = "support") -> str:
+    return program("runs", "start", agent, "--prompt", prompt).out.strip()
+
+
+def requests(program: Program, run: str, count: int = 1) -> list[dict[str, Any]]:
+    """The run's open requests, by the list of all, as soon as there are so many, by their arguments."""
+
+    def asked() -> list[dict[str, Any]] | None:
+        found = [one for one in program.json("approvals", "list") if one["workflow_id"] == run]
+        return sorted(found, key=lambda one: str(one["arguments"])) if len(found) == count else None
+
+    return eventually(asked)
+
+
+def test_an_approved_run_from_start_to_output(program: Program) -> None:
+    run = program.process("runs", "start", "support", "--prompt", REFUND).out.strip()
+    (request,) = requests(program, run)
+
+    assert request["tool"] == "refund"
+    assert request["agent_path"] == ["support"]
+    assert request["arguments"] == {"order": "A-1", "amount": 42.0}
+    assert set(request) >= {"workflow_id", "request_id", "agent_path", "tool", "arguments", "requested_at"}
+
+    decided = program.process("approvals", "decide", run, request["request_id"], "--approve")
+    assert decided.out == f"approved: refund, request 1 of run {run}\n"
+    assert "Pay an order back." in decided.err
+    assert 'order "A-1"' in decided.err
+
+    assert program.process("runs", "wait", run).out == "refunded A-1 42.0\n"
+    document = program.json("runs", "wait", run)
+    assert list(document)[:6] == ["workflow_id", "agent", "status", "output", "usage", "error"]
+    assert document["workflow_id"] == run
+    assert document["status"] == "completed"
+    assert document["output"] == "refunded A-1 42.0"
+    assert document["usage"]["requests"] == 2
+    assert document["error"] is None
+
+
+def test_waiting_shows_each_step_and_the_command_that_decides(program: Program) -> None:
+    with program.running("runs", "start", "support", "--prompt", REFUND, "--id", "shown", "--wait") as waiting:
+        said = waiting.says("--approve")
+        (command,) = (row.strip() for row in said.splitlines() if row.endswith("--approve"))
+        assert "? refund: order A-1, amount 42.00  waits for a person" in said
+
+        decided = program(*shlex.split(command.removeprefix("interlock ")), "--json")
+        assert json.loads(decided.out)["outcome"] == "approved"
+        ended = waiting.result()
+
+    assert ended.status == 0
+    assert ended.out == "refunded A-1 42.0\n"
+    assert "✓ model" in ended.err
+    assert "✓ refund (request 1) approved by" in ended.err
+    assert "2 model calls, 1 tool call" in ended.err
+
+
+def test_a_rejection_and_an_edit_reach_the_agent(program: Program) -> None:
+    run = start(program, TWO_REFUNDS)
+    first, second = (one["request_id"] for one in requests(program, run, 2))
+
+    edit = '{"order": "A-1", "amount": 10}'
+    edited = program("approvals", "decide", run, first, "--approve", "--arguments", edit)
+    program("approvals", "decide", run, second, "--reject", "--reason", "It was delivered.")
+
+    assert "amount 42.0 -> 10" in edited.err
+    output = program("runs", "wait", run).out
+    assert "refunded A-1 10.0" in output
+    assert "It was delivered." in output
+
+
+def test_answers_that_change_nothing_are_refused_and_the_request_stays_open(program: Program) -> None:
+    run = start(program, TWO_REFUNDS)
+    other = start(program, REFUND)
+    first, second = (one["request_id"] for one in requests(program, run, 2))
+    requests(program, other)
+    decide = ("approvals", "decide", run)
+
+    wrong = program(*decide, first, "--approve", "--arguments", '{"order": "A-1", "amount": "much"}', status=1)
+    assert "amount: Input should be a valid number" in wrong.error
+    assert "The request stays open." in wrong.error
+    assert "open: 1, 2" in program(*decide, "7", "--approve", status=1).error
+    assert "open: 1." in program("approvals", "decide", other, "2", "--approve", status=1).error
+    assert "no run 'nowhere'" in program("approvals", "decide", "nowhere", "1", "--approve", status=1).error
+    complete = ("tools", "complete", run)
+    assert "waits for an approval" in program(*complete, "1", "--result", "1", status=1).error
+
+    program(*decide, first, "--reject")
+    assert "already rejected by" in program(*decide, first, "--approve", status=1).error
+    program(*decide, second, "--approve")
+    assert "refunded A-2 9.0" in program("runs", "wait", run).out
+    assert "is completed: it waits for nothing" in program(*decide, "2", "--approve", status=1).error
+
+
+async def test_an_answer_is_bound_to_the_request_that_was_shown(program: Program) -> None:
+    queue = program.environment["INTERLOCK_TASK_QUEUE"]
+    client = await Client.connect(program.environment["TEMPORAL_ADDRESS"], task_queue=queue)
+    run = await client.start("support", json.dumps([*json.loads(REFUND), *json.loads(SHIP)]))
+
+    async def both() -> list[ApprovalRequest] | None:
+        found = await run.approvals()
+        return found if len(found) == 2 else None
+
+    asked: list[ApprovalRequest] = await testing.eventually(both)
+
+    for request in asked:
+        number = (run.id, request.request_id)
+        if request.kind == "approval":
+            program.process("approvals", "decide", *number, "--reject")
+        else:
+            program.process("tools", "complete", *number, "--result", "1")
+
+    updates = [
+        json.loads(
+            event.workflow_execution_update_accepted_event_attributes.accepted_request.input.args.payloads[0].data
+        )
+        async for event in client.temporal.get_workflow_handle(run.id).fetch_history_events()
+        if event.HasField("workflow_execution_update_accepted_event_attributes")
+    ]
+    assert [update["digest"] for update in updates] == [request.digest for request in asked]
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "output"),
+    [
+        (["--result", '{"sent": 3}'], "completed", "{'sent': 3}"),
+        (["--error", "The warehouse burnt down."], "failed", "The warehouse burnt down."),
+    ],
+    ids=["result", "error"],
+)
+def test_a_call_that_ran_elsewhere_gets_its_result(
+    program: Program, answer: list[str], outcome: str, output: str
+) -> None:
+    run = start(program, SHIP)
+    (request,) = requests(program, run)
+    assert request["kind"] == "tool_result"
+    assert "waits for the result" in program("approvals", "decide", run, "1", "--approve", status=1).error
+
+    completed = program.json("tools", "complete", run, request["call_id"], *answer)
+
+    assert completed["outcome"] == outcome
+    assert output in program("runs", "wait", run).out
+
+
+def test_what_an_agent_of_a_tool_waits_for_is_shown_with_the_run(program: Program) -> None:
+    with program.running("runs", "start", "lead", "--prompt", REFUND, "--id", "delegated", "--wait") as waiting:
+        said = waiting.says("--approve")
+        assert "lead / support" in said
+        (command,) = (row.strip() for row in said.splitlines() if row.endswith("--approve"))
+        assert program.json("runs", "show", "delegated")["requests"][0]["agent_path"] == ["lead", "support"]
+        assert command in program("runs", "show", "delegated").out
+
+        program(*shlex.split(command.removeprefix("interlock ")))
+        assert waiting.result().out == "refunded A-1 42.0\n"
+
+
+def test_a_run_that_ends_without_an_output_is_status_1_and_says_why(program: Program) -> None:
+    failed = program("runs", "start", "support", "--prompt", "fail", "--id", "failed", "--wait", status=1)
+    assert "Run 'failed' failed: UserError: the model is broken" in failed.error
+    assert failed.out == ""
+
+    document = program.json("runs", "wait", "failed", status=1)
+    assert document["status"] == "failed"
+    assert document["error"].startswith("UserError: the model is broken")
+    assert "UserError: the model is broken" in program("runs", "show", "failed").out
+
+
+def test_a_step_that_fails_and_is_tried_again_is_shown_with_its_error(program: Program) -> None:
+    with program.running("runs", "start", "support", "--prompt", "stumble", "--id", "stumbles", "--wait") as waiting:
+        assert "! model_request of support failed, attempt" in waiting.says("is tried again: the model is broken")
+        assert program.json("runs", "show", "stumbles")["retried"][0]["error"] == "the model is broken"
+        assert "is tried again" in program("runs", "show", "stumbles").out
+        program("runs", "cancel", "stumbles")
+        assert waiting.result().status == 1
+
+
+def test_a_cancelled_run_ends_and_cannot_be_cancelled_again(program: Program) -> None:
+    run = start(program, REFUND)
+    requests(program, run)
+
+    assert program("runs", "cancel", run).out == f"{run}: cancelled\n"
+
+    assert program.json("runs", "wait", run, status=1)["status"] == "cancelled"
+    assert "cancelled already" in program("runs", "cancel", run, status=1).error
+    assert "is cancelled" in program("approvals", "decide", run, "1", "--approve", status=1).error
+
+
+def test_a_run_is_listed_shown_and_watched(program: Program) -> None:
+    run = start(program, REFUND)
+    requests(program, run)
+
+    def listed() -> dict[str, Any] | None:
+        (found,) = (one for one in program.json("runs", "list") if one["workflow_id"] == run)
+        return found if found["status"] == "awaiting_approval" else None
+
+    assert eventually(listed)["agent"] == "support"
+    row = next(row for row in program("runs", "list").out.splitlines() if run in row)
+    assert "support   awaiting approval" in row
+    assert "refund" in program("approvals", "list").out
+    page = program.json("runs", "show", run)
+    assert page["status"] == "awaiting_approval"
+    assert page["requests"][0]["tool"] == "refund"
+    assert [step["kind"] for step in page["steps"]] == ["model"]
+
+    program("approvals", "decide", run, "1", "--approve")
+    watched = program("runs", "watch", run)
+    assert watched.out == "refunded A-1 42.0\n"
+    assert "✓ refund: order A-1, amount 42.00" in watched.err
+    shown = program("runs", "show", run).out
+    assert "refund: order A-1, amount 42.00" in shown
+    assert "refunded A-1 42.0" in shown
+    assert "2 model calls, 1 tool call" in shown
+    assert "refund (request 1) approved by" in shown
+    (decision,) = program.json("runs", "show", run)["decisions"]
+    assert decision["outcome"] == "approved"
+
+
+def test_text_from_a_model_cannot_act_on_the_terminal(program: Program) -> None:
+    order = "A\x1b[2J\x1b]0;owned\x07\u202e [bold]x[/]"
+    run = start(program, json.dumps([["refund", {"order": order, "amount": 1.0}]]))
+    (request,) = requests(program, run)
+    assert request["arguments"]["order"] == order
+
+    shown = [
+        program("approvals", "list"),
+        program("runs", "show", run),
+        program("approvals", "list", "--json"),
+        program("approvals", "decide", run, "1", "--approve"),
+        program("runs", "watch", run),
+        program("runs", "show", run),
+    ]
+    for said in shown:
+        assert not {"\x1b", "\x07", "\u202e"} & set(said.out + said.err)
+    assert r"refunded A\x1b[2J" in shown[-1].out
+    assert "[bold]x[/]" in shown[-1].out
+
+
+def test_starting_twice_under_one_id_is_one_run_unless_the_input_differs(program: Program) -> None:
+    begin = ("runs", "start", "support", "--id", "twice", "--prompt")
+    assert program(*begin, REFUND).out == program(*begin, REFUND).out == "twice\n"
+
+    assert "prompt differs" in program(*begin, SHIP, status=1).error
+
+    program("runs", "cancel", "twice")
+    assert program(*begin, SHIP, "--restart").out == "twice\n"
+    assert requests(program, "twice")[0]["tool"] == "ship"
+
+
+def test_an_unknown_agent_or_model_or_dependencies_of_the_wrong_form_end_the_start(program: Program) -> None:
+    assert (
+        "no agent 'nobody'; it has: lead, support"
+        in program("runs", "start", "nobody", "--prompt", "x", status=1).error
+    )
+    document = program.json("runs", "start", "nobody", "--prompt", "x", status=1)
+    assert document["status"] == "failed"
+    assert document["error"].startswith("UnknownAgentError")
+    assert "nomodel" in program("runs", "start", "support", "--prompt", "x", "--model", "nomodel", status=1).error
+
+
+@pytest.mark.parametrize("arguments", [[], ["--wait"]], ids=["start", "wait"])
+def test_without_a_worker_a_run_is_stored_and_its_id_is_not_lost(program: Program, arguments: list[str]) -> None:
+    lonely = ("--task-queue", f"lonely-{free_port()}", *arguments)
+
+    said = program("runs", "start", "support", "--prompt", REFUND, *lonely, status=1)
+
+    run = said.out.strip()
+    assert f"Run {run!r} is stored and begins when one starts" in said.error
+    assert run in [one["workflow_id"] for one in program.json("runs", "list")]
+    assert program.json("runs", "start", "support", "--prompt", "x", *lonely, status=1)["status"] == "running"
+    assert program.json("runs", "show", run)["status"] == "running"
+    assert "nothing was recorded" in program("approvals", "decide", run, "1", "--approve", status=1).error
+    assert "nothing was recorded" in program("tools", "complete", run, "1", "--result", "1", status=1).error
+    assert "ends when one starts" in program("runs", "cancel", run).err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs", "start", "support", "--prompt", "x"],
+        ["runs", "wait", "run-1"],
+        ["approvals", "list"],
+        ["worker", "run", "support:app"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_without_a_server_the_line_says_which_and_how_to_start_one(program: Program, arguments: list[str]) -> None:
+    said = program.at("127.0.0.1:1")(*arguments, status=1)
+
+    assert "No Temporal server answers at 127.0.0.1:1. Start one with `interlock server start`" in said.error
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("verb", ["show", "wait", "watch", "cancel"])
+def test_an_unknown_run_is_refused(program: Program, verb: str) -> None:
+    assert "There is no run 'nowhere'" in program("runs", verb, "nowhere", status=1).error
+
+
+def test_a_namespace_that_is_not_there_is_named(program: Program) -> None:
+    elsewhere = program.at(program.environment["TEMPORAL_ADDRESS"], TEMPORAL_NAMESPACE="elsewhere")
+
+    assert "Namespace elsewhere is not found" in elsewhere("runs", "list", status=1).error
+    assert "Namespace elsewhere is not found" in elsewhere("runs", "show", "x", status=1).error
+    assert "Namespace elsewhere is not found" in elsewhere("doctor", status=1).out
+
+
+def test_interrupting_a_wait_ends_it_without_a_traceback_and_the_run_goes_on(program: Program) -> None:
+    run = start(program, REFUND)
+    requests(program, run)
+    with program.running("runs", "watch", run) as watching:
+        watching.says("--approve")
+        ended = watching.result(after=signal.SIGINT)
+
+    assert ended.status == 130
+    assert ended.out == ""
+    assert "Traceback" not in ended.err
+    assert f"The run goes on. Wait for it with: interlock runs wait {run}" in ended.err
+    program("approvals", "decide", run, "1", "--approve")
+    assert program("runs", "wait", run).out == "refunded A-1 42.0\n"
+
+
+def test_the_console_script_is_the_same_program_and_survives_a_closed_pipe(program: Program) -> None:
+    script = shlex.quote(str(Path(sys.executable).parent / "interlock"))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{script} runs list --limit 1 --json; echo $?; {script} runs list | true"],
+        env=program.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert json.loads(done.stdout.rpartition("]")[0] + "]")
+    assert done.stdout.endswith("0\n")
+    assert done.stderr == ""
+
+
+def test_the_doctor_finds_nothing_wrong_and_lists_the_tools_of_an_app(program: Program) -> None:
+    found = json.loads(program.process("doctor", "support:app", "--json").out)
+
+    assert found["ok"] is True
+    assert {check["name"] for check in found["checks"]} == {
+        "server",
+        "search attributes",
+        "worker",
+        "embedded server",
+        "app",
+    }
+    assert found["agents"] == {"support": ["refund (waits for approval)", "ship"], "lead": ["ask_support"]}
+    assert "ok   server" in program("doctor").out
+
+
+def test_the_doctor_says_what_to_do_about_what_is_missing(program: Program) -> None:
+    nowhere = program.at("127.0.0.1:1").json("doctor", "nowhere:app", status=1)
+    assert [(check["name"], check["ok"]) for check in nowhere["checks"]] == [
+        ("server", False),
+        ("embedded server", True),
+        ("app", False),
+    ]
+    assert "interlock server start" in nowhere["checks"][0]["todo"]
+    assert "There is no module 'nowhere'" in nowhere["checks"][2]["todo"]
+
+    (worker,) = (
+        check for check in program.json("doctor", "--task-queue", "lonely", status=1)["checks"] if not check["ok"]
+    )
+    assert worker["name"] == "worker"
+    assert "interlock worker run" in worker["todo"]
+
+
+def test_on_a_server_without_search_attributes_the_commands_that_add_them_are_named_and_work(
+    program: Program,
+) -> None:
+    port = free_port()
+    arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(port), "--headless", "--log-level", "never"]
+    bare = program.at(f"127.0.0.1:{port}")
+    command = [temporal_binary(), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=bare.environment) as server:
+        try:
+            eventually(lambda: True if "not reachable" not in bare("doctor", status=1).out else None)
+            todos = [check["todo"] for check in bare.json("doctor", status=1)["checks"] if check["found"] == "missing"]
+            assert len(todos) == len(names.SEARCH_ATTRIBUTES)
+            with bare.running("worker", "run", "support:app") as worker:
+                said = worker.says("search attribute", times=len(todos))
+                assert all(todo in said for todo in todos)
+                assert len(requests(bare, start(bare, REFUND))) == 1
+                for todo in todos:
+                    command = [temporal_binary(), *shlex.split(todo)[1:]]
+                    subprocess.run(command, env=bare.environment, check=True, capture_output=True, timeout=30)
+                assert bare.json("doctor")["ok"] is True
+        finally:
+            server.terminate()

@@ -1,0 +1,168 @@
+"""What the command line prints: harmless, exact, and ready to be copied."""
+
+import io
+import json
+import logging
+import shlex
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import pytest
+from rich.console import Console, RenderableType
+
+from interlock.cli._console import line, plain, to_json
+from interlock.cli._format import duration
+from interlock.cli._logs import log_to_stderr
+from interlock.cli._progress import Progress
+from interlock.cli._requests import commands_for, request_document, request_text, requests_table
+from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled
+from interlock.steps import Step
+
+NOW = datetime.now(UTC)
+EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
+
+
+def request(
+    arguments: dict[str, Any] | None = None, *, kind: RequestKind = "approval", id: str = "run-1", number: str = "1"
+) -> ApprovalRequest:
+    return ApprovalRequest(
+        workflow_id=id,
+        run_id="r",
+        request_id=number,
+        kind=kind,
+        agent_path=("lead", "support"),
+        tool="refund",
+        description="Pay an order back.",
+        call_id="c1",
+        arguments={"order": "A-1", "amount": 42.0} if arguments is None else arguments,
+        digest="d",
+        requested_at=NOW,
+    )
+
+
+def step(status: Literal["scheduled", "completed", "failed"], **more: Any) -> Step:
+    return Step(
+        position=1,
+        kind="tool",
+        agent="support",
+        name="refund",
+        summary="refund",
+        status=status,
+        scheduled_at=NOW,
+        **more,
+    )
+
+
+def shown(renderable: RenderableType, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_characters_that_act_on_a_terminal_are_shown_as_escapes() -> None:
+    assert plain(EVIL) == r"A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
+    assert plain("Grüße,\n\t👩‍🚒 שלום") == "Grüße,\n\t👩‍🚒 שלום"
+    assert line("a\n\n b\x00") == r"a b\x00"
+
+
+def test_json_is_harmless_and_says_the_same() -> None:
+    text = to_json({"order": EVIL, "hidden": "\U000e0041"})
+
+    assert json.loads(text) == {"order": EVIL, "hidden": "\U000e0041"}
+    assert text == plain(text)
+
+
+@pytest.mark.parametrize("width", [80, 10_000])
+def test_a_table_of_requests_shows_arguments_exactly_and_harmlessly(width: int) -> None:
+    text = shown(requests_table([request({"order": EVIL, "amount": "42"})]), width)
+
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold]" in text  # Not taken for markup.
+    assert 'amount "42"' in text
+    assert all(len(row) <= width for row in text.splitlines())
+
+
+def test_a_long_argument_is_cut_in_the_table_and_says_so_but_is_whole_where_it_is_decided() -> None:
+    long = request({"text": "x" * 1_000})
+
+    assert "702 characters more; --json shows all" in shown(requests_table([long]), 10_000)
+    assert "x" * 1_000 in shown(request_text(long), 10_000)
+
+
+def test_an_edit_is_shown_with_what_it_replaces_adds_and_leaves_out() -> None:
+    text = shown(request_text(request(), edited={"amount": 10, "note": "n"}))
+
+    assert 'order "A-1" -> -' in text
+    assert "amount 42.0 -> 10" in text
+    assert 'note - -> "n"' in text
+
+
+def test_the_commands_that_settle_a_request_can_be_pasted_into_a_shell() -> None:
+    approve, reject = commands_for(request(id="ticket 7; rm -rf $HOME"))
+    (complete,) = commands_for(request(kind="tool_result"))
+
+    assert shlex.split(approve)[-3:] == ["ticket 7; rm -rf $HOME", "1", "--approve"]
+    assert shlex.split(reject)[-3:] == ["--reject", "--reason", "TEXT"]
+    assert complete == "interlock tools complete run-1 1 --result JSON"
+
+
+def test_a_request_document_begins_with_the_promised_keys() -> None:
+    keys = list(request_document(request()))
+
+    assert keys[:6] == ["workflow_id", "request_id", "agent_path", "tool", "arguments", "requested_at"]
+    assert {"kind", "description", "digest"} <= set(keys)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0 s"), (0.42, "0.4 s"), (75, "75 s"), (150, "2 min"), (10_800, "3 h"), (500_000, "6 d")],
+)
+def test_time_spans_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    settled = Settled(request_id="1", tool="refund", outcome="approved", by="ann", at=NOW, reason=EVIL, edited=True)
+    waiting = RunState(status="awaiting_approval", agent="support", requests=[request()])
+
+    progress = Progress()
+    with progress.live():
+        progress.state(waiting)
+        progress.state(waiting)
+        progress.state(RunState(status="running", agent="support", settled=[settled]))
+        progress.step(step("scheduled"))
+        progress.step(step("completed", attempts=2, ended_at=NOW))
+
+    assert isinstance(sys.stderr, io.StringIO)
+    assert [row.split("  ")[0] for row in sys.stderr.getvalue().splitlines() if row.strip()] == [
+        "? refund: order A-1, amount 42.00",
+        "",
+        "",
+        f"✓ refund (request 1) approved by ann, arguments edited: {line(EVIL)}",
+        "✓ refund",
+    ]
+    assert "2 attempts" in sys.stderr.getvalue()
+    assert "    interlock approvals decide run-1 1 --approve\n" in sys.stderr.getvalue()
+
+
+def test_a_log_line_carries_its_facts_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = logging.root.level, logging.getLogger("temporalio.core").level
+    try:
+        log_to_stderr(verbose=False)
+        try:
+            raise ValueError("a\nb")
+        except ValueError:
+            logging.getLogger("interlock.worker").warning("tool.blocked", extra={"tool": "refund"}, exc_info=True)
+    finally:
+        logging.root.setLevel(before[0])
+        logging.getLogger("temporalio.core").setLevel(before[1])
+
+    said = capsys.readouterr().err
+    assert said.endswith("WARNING tool.blocked tool=refund (ValueError: a b)\n")

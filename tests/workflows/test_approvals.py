@@ -1,0 +1,442 @@
+"""Approval of tool calls: who is asked what, what runs, and what the model is told."""
+
+from typing import Any
+
+import pytest
+from pydantic_ai import RunContext, Tool, ToolReturn
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
+from pydantic_ai.messages import ToolCallPart, UserPromptPart
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+
+from interlock import Interlock, RefusedError, RunFailedError
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+
+class Refunds:
+    """A tool that remembers what it was called with."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, float]] = []
+
+    def refund(self, order: str, amount: float) -> str:
+        """Pay money back."""
+        self.made.append((order, amount))
+        return f"refunded {order}"
+
+    def gated(self) -> Tool[Any]:
+        return Tool(self.refund, requires_approval=True)
+
+
+def two_refunds() -> list[ToolCallPart]:
+    return [call("refund", "a", order="A-1", amount=10.0), call("refund", "b", order="A-2", amount=20.0)]
+
+
+async def test_an_approved_call_runs_once_and_no_model_call_is_repeated(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund A-1")
+        (request,) = await app.requests(run, 1)
+        await run.decide(request.request_id, "approve", digest=request.digest)
+
+        assert (await run.result()).output == "done"
+        assert refunds.made == [("A-1", 10.0)]
+        assert script.calls == 2
+        assert await app.client.attach(run.id).result() == await run.result()
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("too much", "too much"), ("", "The tool call was denied."), ("  ", "The tool call was denied.")],
+)
+async def test_the_model_reads_why_a_call_was_rejected(run_app: Running, reason: str, told: str) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund A-1")
+        await app.requests(run, 1)
+        await run.decide("1", "reject", reason=reason)
+        output = await run.result()
+
+        assert refunds.made == []
+        assert script.results() == {"a": told}
+        assert script.outcomes() == {"a": "denied"}
+        assert output.usage.tool_calls == 0
+
+
+async def test_a_run_can_ask_any_number_of_times(run_app: Running) -> None:
+    refunds = Refunds()
+    turns = [[call("refund", "same", order=f"A-{n}", amount=1.0)] for n in range(1, 5)]
+    script = Script(*turns, "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund all")
+        for n in range(1, 5):
+            (request,) = await app.requests(run, 1)
+            assert request.request_id == str(n)
+            await run.decide(request.request_id, "approve")
+            await app.state(run, lambda state, n=n: len(state.settled) == n)
+
+        assert (await run.result()).output == "done"
+        assert [order for order, _ in refunds.made] == ["A-1", "A-2", "A-3", "A-4"]
+
+
+async def test_each_call_starts_at_its_own_answer_and_ungated_calls_never_wait(run_app: Running) -> None:
+    refunds, looked = Refunds(), []
+
+    def look(order: str) -> str:
+        looked.append(order)
+        return order
+
+    script = Script([*two_refunds(), call("look", "c", order="A-3")], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated(), look])])) as app:
+        run = await app.client.start("support", "refund both")
+        await app.requests(run, 2)
+        await app.state(run, lambda _: looked == ["A-3"])
+        await run.decide("2", "approve")
+        await app.state(run, lambda _: refunds.made == [("A-2", 20.0)])
+        assert [request.request_id for request in await run.approvals()] == ["1"]
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert script.results() == {"a": "refunded A-1", "b": "refunded A-2", "c": "A-3"}
+
+
+async def test_edited_arguments_are_what_runs_and_the_model_is_told(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund A-1")
+        await app.requests(run, 1)
+        with pytest.raises(RefusedError, match=r"do not fit 'refund': amount: .*The request stays open"):
+            await run.decide("1", "approve", arguments={"order": "A-1", "amount": "lots"})
+        with pytest.raises(RefusedError, match="extra"):
+            await run.decide("1", "approve", arguments={"order": "A-1", "amount": 1, "extra": True})
+        await run.decide("1", "approve", arguments={"order": "A-1", "amount": 4})
+        await run.result()
+
+        assert refunds.made == [("A-1", 4.0)]
+        notes = [part.content for part in script.asked[-1][-1].parts if isinstance(part, UserPromptPart)]
+        assert '{"order":"A-1","amount":4.0}' in str(notes)
+        (settled,) = (await run.state()).settled
+        assert (settled.outcome, settled.edited) == ("approved", True)
+
+
+async def test_a_tool_that_asks_by_itself_is_asked_about_once(run_app: Running) -> None:
+    asked: list[bool] = []
+    failed: list[str] = []
+
+    def refund(ctx: RunContext[Any], order: str, amount: float) -> str:
+        asked.append(ctx.tool_call_approved)
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata={"risk": "high"})
+        failed.append(order)
+        return "refunded"
+
+    script = Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refund])])) as app:
+        run = await app.client.start("support", "refund A-1")
+        (request,) = await app.requests(run, 1)
+        assert request.metadata == {"risk": "high"}
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert asked == [False, True]
+        assert script.results() == {"a": "refunded"}
+
+
+async def test_a_tool_that_asks_again_although_approved_ends_the_run_by_name(run_app: Running) -> None:
+    def refund() -> str:
+        raise ApprovalRequired
+
+    async with run_app(Interlock([agent(Script([call("refund", "a")], "done"), tools=[refund])])) as app:
+        run = await app.client.start("support", "refund")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        with pytest.raises(RunFailedError, match="'refund' asked for an approval again"):
+            await run.result()
+
+
+async def test_the_word_of_an_approval_predicate_is_recorded(run_app: Running) -> None:
+    refunds, asked = Refunds(), []
+
+    def over_limit(ctx: RunContext[Any], tool_def: ToolDefinition, args: dict[str, Any]) -> bool:
+        asked.append(args["amount"])
+        return bool(args["amount"] > 15)
+
+    toolset = FunctionToolset([refunds.refund], id="refunds").approval_required(over_limit)
+    script = Script(two_refunds(), "done")
+    async with run_app(Interlock([agent(script, toolsets=[toolset])])) as app:
+        run = await app.client.start("support", "refund both")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments == {"order": "A-2", "amount": 20.0}
+        await run.decide("1", "approve")
+        await run.result()
+
+        # Asked once for each call, however often the run was replayed; approved calls are not asked about again.
+        assert sorted(asked) == [10.0, 20.0]
+        assert sorted(refunds.made) == [("A-1", 10.0), ("A-2", 20.0)]
+
+
+async def test_an_arguments_validator_can_ask_and_its_call_does_not_wait_for_others(run_app: Running) -> None:
+    refunds = Refunds()
+
+    def checked(ctx: RunContext[Any], order: str, amount: float) -> None:
+        if amount > 15 and not ctx.tool_call_approved:
+            raise ApprovalRequired
+
+    tool = Tool(refunds.refund, args_validator=checked)
+    script = Script([*two_refunds(), call("other", "c")], "done")
+    async with run_app(
+        Interlock([agent(script, tools=[tool, Tool(lambda: "x", name="other", requires_approval=True)])])
+    ) as app:
+        run = await app.client.start("support", "refund both")
+        await app.requests(run, 2)
+        (asked,) = [request for request in await run.approvals() if request.tool == "refund"]
+        await run.decide(asked.request_id, "approve")
+        await app.state(run, lambda _: ("A-2", 20.0) in refunds.made)
+        (other,) = await run.approvals()
+        await run.decide(other.request_id, "reject")
+        await run.result()
+
+        assert sorted(refunds.made) == [("A-1", 10.0), ("A-2", 20.0)]
+
+
+class AsksFromAHook(AbstractCapability[Any]):
+    async def before_tool_execute(self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any) -> Any:
+        if args.get("amount", 0) > 15 and not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return {**args, "amount": min(args["amount"], 50.0)}
+
+
+async def test_a_hook_can_ask_and_the_other_call_goes_on(run_app: Running) -> None:
+    refunds, script = Refunds(), Script(two_refunds(), "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.refund], capabilities=[AsksFromAHook()])])) as app:
+        run = await app.client.start("support", "refund both")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments["order"] == "A-2"
+        await app.state(run, lambda _: refunds.made == [("A-1", 10.0)])
+        await run.decide("1", "approve", arguments={"order": "A-2", "amount": 16.0})
+        await run.result()
+
+        assert refunds.made == [("A-1", 10.0), ("A-2", 16.0)]
+
+
+class Clamps(AbstractCapability[Any]):
+    async def before_tool_execute(self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any) -> Any:
+        return {**args, "amount": min(args["amount"], 50.0)}
+
+
+async def test_the_reviewer_sees_the_arguments_as_the_tool_gets_them(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=900.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()], capabilities=[Clamps()])])) as app:
+        run = await app.client.start("support", "refund")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments == {"order": "A-1", "amount": 50.0}
+        await run.decide("1", "approve", digest=request.digest)
+        await run.result()
+
+        assert refunds.made == [("A-1", 50.0)]
+
+
+async def test_invalid_arguments_ask_nobody(run_app: Running) -> None:
+    refunds = Refunds()
+    script = Script([call("refund", "a", order="A-1", amount="much")], "sorry")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund")
+
+        assert (await run.result()).output == "sorry"
+        assert (await run.state()).settled == []
+
+
+async def test_an_answer_belongs_to_the_request_it_was_given_for(run_app: Running) -> None:
+    refunds = Refunds()
+    same = {"order": "A-1", "amount": 10.0}
+    script = Script([call("refund", "x", **same), call("refund", "y", **same)], [call("refund", "x", **same)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund")
+        first, second = await app.requests(run, 2)
+        with pytest.raises(RefusedError, match="not the one this answer was given for"):
+            await run.decide(second.request_id, "approve", digest=first.digest)
+        await run.decide(first.request_id, "approve", digest=first.digest)
+        await run.decide(second.request_id, "reject", digest=second.digest)
+        (third,) = await app.requests(run, 1)
+        with pytest.raises(RefusedError, match=r"'1' is already approved by .+ at "):
+            await run.decide(first.request_id, "reject", digest=first.digest)
+        with pytest.raises(RefusedError, match="not the one this answer was given for"):
+            await run.decide(third.request_id, "approve", digest=first.digest)
+        await run.decide(third.request_id, "reject", digest=third.digest)
+        await run.result()
+
+        assert refunds.made == [("A-1", 10.0)]
+
+
+async def test_strangers_and_nonsense_change_nothing(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund")
+        other = await app.client.start("support", "refund")
+        (request,) = await app.requests(run, 1)
+        (foreign,) = await app.requests(other, 1)
+        with pytest.raises(RefusedError, match="'7' is not open; open: 1"):
+            await run.decide("7", "approve")
+        with pytest.raises(RefusedError, match="not the one this answer was given for"):
+            await run.decide("1", "approve", digest=foreign.digest)
+        with pytest.raises(RefusedError, match="waits for an approval, not for a result"):
+            await run.complete_tool_call("1", result="done")
+        handle = app.client.temporal.get_workflow_handle(run.id)
+        await handle.signal("decide_approval", {"request_id": "nonsense", "verdict": "approve"})
+        assert await run.approvals() == [request]
+        await run.decide("1", "reject")
+        await other.cancel()
+        await run.result()
+
+        assert refunds.made == []
+
+
+async def test_the_reviewer_sees_no_secrets_and_the_tool_gets_them(run_app: Running) -> None:
+    got: list[dict[str, Any]] = []
+
+    def deploy(api_key: str, note: str, target: str) -> str:
+        """Ship it."""
+        got.append({"api_key": api_key, "note": note, "target": target})
+        return "shipped"
+
+    secrets = {"api_key": "k-123456", "note": "use Bearer abcdef0123456789 now", "target": "prod"}
+    script = Script([call("deploy", "a", **secrets)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(deploy, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "deploy")
+        (request,) = await app.requests(run, 1)
+        assert request.description == "Ship it."
+        assert request.agent_path == ("support",)
+        assert request.arguments == {"api_key": "[masked]", "note": "use Bearer [masked] now", "target": "prod"}
+        await run.decide("1", "approve", arguments={**request.arguments, "target": "staging"})
+        await run.result()
+
+        assert got == [{**secrets, "target": "staging"}]
+        assert all("123456" not in step.summary and "abcdef" not in step.summary for step in await run.steps())
+
+
+async def test_usage_and_limits_cover_both_sides_of_a_pause(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund", usage_limits={"request_limit": 1})
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        with pytest.raises(RunFailedError, match="request_limit of 1") as failed:
+            await run.result()
+        assert failed.value.error_type == "UsageLimitExceeded"
+
+        run = await app.client.start("support", "refund", usage_limits={"request_limit": 2})
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        usage = (await run.result()).usage
+        assert (usage.requests, usage.tool_calls) == (2, 1)
+
+
+async def test_waiting_is_not_a_failure(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        run = await app.client.start("support", "refund")
+        await app.requests(run, 1)
+
+        report = await run.report()
+        assert (report.status, report.error) == ("awaiting_approval", None)
+        assert [step.status for step in await run.steps()] == ["completed"]
+        description = await app.client.temporal.get_workflow_handle(run.id).describe()
+        attributes = description.search_attributes
+        assert attributes["InterlockStatus"] == ["awaiting_approval"]
+        assert attributes["InterlockPendingApprovals"] == [1]
+        await run.decide("1", "approve")
+        await run.result()
+
+
+async def test_a_deferred_call_waits_for_its_result_from_outside(run_app: Running) -> None:
+    started: list[str] = []
+
+    def render(scene: str) -> str:
+        started.append(scene)
+        raise CallDeferred(metadata={"job": 7})
+
+    calls = [call("render", "a", scene="one"), call("render", "b", scene="two"), call("render", "c", scene="three")]
+    script = Script(calls, "done")
+    async with run_app(Interlock([agent(script, tools=[render])])) as app:
+        run = await app.client.start("support", "render")
+        requests = await app.requests(run, 3)
+        assert {request.kind for request in requests} == {"tool_result"}
+        assert (await run.report()).status == "awaiting_tool_result"
+        numbers = {request.call_id: request.request_id for request in requests}
+        with pytest.raises(RefusedError, match="waits for the result of a tool call"):
+            await run.decide(numbers["a"], "approve")
+        await run.complete_tool_call("b", result={"url": "x"})
+        await run.complete_tool_call("a", error="no GPU left")
+        with pytest.raises(RefusedError, match="already completed"):
+            await run.complete_tool_call(numbers["b"], result=1)
+        await run.decide(numbers["c"], "reject", reason="not needed")
+        await run.result()
+
+        assert sorted(started) == ["one", "three", "two"]
+        assert script.results() == {"a": "no GPU left", "b": {"url": "x"}, "c": "not needed"}
+        assert script.outcomes() == {"a": "failed", "b": "success", "c": "denied"}
+
+
+async def test_tools_of_an_external_toolset_wait_for_their_results(run_app: Running) -> None:
+    external = ExternalToolset([ToolDefinition(name="pick", parameters_json_schema={"type": "object"})], id="ui")
+    script = Script([call("pick", "a", color="red")], "done")
+    async with run_app(Interlock([agent(script, toolsets=[external])])) as app:
+        run = await app.client.start("support", "pick")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments == {"color": "red"}
+        await run.complete_tool_call("a", result="blue")
+        await run.result()
+
+        assert script.results() == {"a": "blue"}
+
+
+async def test_an_approved_tool_can_then_defer(run_app: Running) -> None:
+    def render() -> str:
+        raise CallDeferred
+
+    script = Script([call("render", "a")], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(render, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "render")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await app.state(run, lambda state: state.status == "awaiting_tool_result")
+        await run.complete_tool_call("a", result="ready")
+        await run.result()
+
+        assert script.results() == {"a": "ready"}
+
+
+async def test_two_runs_with_equal_call_ids_do_not_touch_each_other(run_app: Running) -> None:
+    refunds = Refunds()
+    script = Script(lambda messages: [call("refund", "a", order=messages[0].parts[0].content, amount=1.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
+        one, two = await app.client.start("support", "A-1"), await app.client.start("support", "A-2")
+        await app.requests(one, 1)
+        (request,) = await app.requests(two, 1)
+        await two.decide("1", "approve", digest=request.digest)
+        await two.result()
+        assert refunds.made == [("A-2", 1.0)]
+        assert len(await one.approvals()) == 1
+        await one.decide("1", "reject")
+        await one.result()
+
+        assert refunds.made == [("A-2", 1.0)]
+
+
+async def test_a_note_on_an_edit_keeps_what_the_tool_returned_beside_it(run_app: Running) -> None:
+    def refund(amount: float) -> ToolReturn:
+        return ToolReturn(return_value=amount, content="a receipt", metadata={"id": 1})
+
+    script = Script([call("refund", "a", amount=2.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(refund, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "refund")
+        await app.requests(run, 1)
+        await run.decide("1", "approve", arguments={"amount": 1.0})
+        await run.result()
+
+        content = [part.content for part in script.asked[-1][-1].parts if isinstance(part, UserPromptPart)]
+        assert script.results() == {"a": 1.0}
+        assert content[0][0] == "a receipt"
+        assert "A reviewer approved" in content[0][1]

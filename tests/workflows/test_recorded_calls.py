@@ -1,0 +1,441 @@
+"""What is recorded is never run again, and comes back as it was."""
+
+import asyncio
+import itertools
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, SkipToolExecution, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.tools import DeferredToolRequests
+from temporalio.common import RetryPolicy
+
+from interlock import Interlock, MisconfiguredError, RefusedError, RunFailedError
+from interlock.adapters.pydantic_ai import Durable
+from interlock.server import EmbeddedServer
+from interlock.testing import running
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+AT_ONCE = {"retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=10))}
+
+
+async def test_a_worker_that_takes_over_repeats_no_completed_call(server: EmbeddedServer) -> None:
+    looked: list[str] = []
+
+    def look(order: str) -> str:
+        looked.append(order)
+        return order
+
+    turns = [[call("look", order=f"A-{n}")] for n in range(3)]
+    script = Script(*turns, [call("confirm", "c")], "done")
+    confirm = Tool(lambda: "yes", name="confirm", requires_approval=True)
+    app = Interlock([agent(script, tools=[look, confirm])])
+    async with running(app, server) as first:
+        run = await first.client.start("support", "look at three")
+        await first.requests(run, 1)
+        task_queue = first.client.task_queue
+    async with running(app, server, task_queue=task_queue) as second:
+        run = second.client.attach(run.id)
+        await run.decide("1", "approve")
+        output = await run.result()
+
+        assert looked == ["A-0", "A-1", "A-2"]
+        assert script.calls == 5
+        assert output.usage.requests == 5
+
+
+async def test_values_made_for_a_run_do_not_break_its_replay(run_app: Running) -> None:
+    script = Script([call("look", "a")], [call("look", "b")], "done")
+    durable = agent(script, tools=[Tool(lambda: "x", name="look")])
+
+    @durable.instructions
+    def with_ids(ctx: RunContext[Any]) -> str:
+        return f"run {ctx.run_id} conversation {ctx.conversation_id}"
+
+    async with run_app(Interlock([durable])) as app:
+        run = await app.client.start("support", "go", model_settings={"extra_body": {"prompt_cache_key": "k"}})
+        await run.result()
+
+        asked = {
+            str(message.instructions) for messages in script.asked for message in messages if message.kind == "request"
+        }
+        assert len(asked) == 1
+
+
+async def test_a_model_call_that_failed_at_first_counts_once(run_app: Running) -> None:
+    tried = itertools.count()
+
+    def answer(messages: list[ModelMessage]) -> str:
+        if next(tried) == 0:
+            raise ModelHTTPError(503, "scripted")
+        return "done"
+
+    async with run_app(Interlock([agent(Script(answer), durable={"model_activity_config": AT_ONCE})])) as app:
+        run = await app.client.start("support", "go")
+        output = await run.result()
+
+        assert (output.output, output.usage.requests) == ("done", 1)
+        assert [step.attempts for step in await run.steps()] == [2]
+
+
+async def test_a_finished_run_is_read_again_or_started_over(run_app: Running) -> None:
+    script = Script("done")
+    async with run_app(Interlock([agent(script)])) as app:
+        first = await app.client.start("support", "go", id="finished-" + app.client.task_queue)
+        await first.result()
+        again = await app.client.start("support", "go", id=first.id)
+        assert (await again.result()).output == "done"
+        assert script.calls == 1
+        over = await app.client.start("support", "go", id=first.id, restart=True)
+        await over.result()
+
+        assert script.calls == 2
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{first.id}'")
+        assert len([execution async for execution in found]) == 2
+
+
+async def test_the_same_id_with_another_input_is_an_error_that_names_what_differs(run_app: Running) -> None:
+    confirm = Tool(lambda: "yes", name="confirm", requires_approval=True)
+    async with run_app(Interlock([agent(Script([call("confirm")], "done"), tools=[confirm])])) as app:
+        run = await app.client.start("support", "go")
+        same = await app.client.start("support", "go", id=run.id)
+        assert same.id == run.id
+        with pytest.raises(RefusedError, match="another input: prompt, usage_limits differ"):
+            await app.client.start("support", "stop", id=run.id, usage_limits={"request_limit": 9})
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+
+        assert (await run.result()).output == "done"
+
+
+async def test_two_starts_at_once_are_one_run(run_app: Running) -> None:
+    script = Script("done")
+    async with run_app(Interlock([agent(script)])) as app:
+        starts = [app.client.start("support", "go", id="twice-" + app.client.task_queue) for _ in range(8)]
+        runs = await asyncio.gather(*starts)
+        await asyncio.gather(*(run.result() for run in runs))
+
+        assert script.calls == 1
+
+
+async def test_models_by_instance_by_key_by_name_and_in_the_start_are_all_recorded(run_app: Running) -> None:
+    own, other = Script("own"), Script("other")
+    by_key = agent(own, name="by_key", durable={"models": {"other": other.model}})
+    by_name = Agent("test", name="by_name", capabilities=[Durable()])
+    async with run_app(Interlock([by_key, by_name])) as app:
+        assert (await (await app.client.start("by_key", "go")).result()).output == "own"
+        assert (await (await app.client.start("by_key", "go", model="other")).result()).output == "other"
+        run = await app.client.start("by_name", "go")
+        assert (await run.result()).output == "success (no tool calls)"
+        assert [step.kind for step in await run.steps()] == ["model"]
+        assert (own.calls, other.calls) == (1, 1)
+
+
+class Item(BaseModel):
+    name: str
+    at: datetime
+    day: date
+
+
+ITEM = Item(name="x", at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), day=date(2026, 1, 2))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text",
+        ITEM,
+        (1, "two"),
+        ITEM.at,
+        {"a": {"b": 1.5}},
+        [ITEM, ITEM],
+        [1, None, True],
+        None,
+        ITEM.day,
+        b"raw",
+        2**60,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_tool_result_reaches_the_model_as_it_does_outside(run_app: Running, value: Any) -> None:
+    def give() -> Any:
+        return value
+
+    def told(script: Script) -> list[str]:
+        parts = [part for part in script.asked[-1][-1].parts if isinstance(part, ToolReturnPart)]
+        return [part.model_response_str() for part in parts]
+
+    outside, inside = (Script([call("give", "a")], "done") for _ in range(2))
+    await agent(outside, tools=[give]).run("go")
+    async with run_app(Interlock([agent(inside, tools=[give])])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    assert told(inside) == told(outside)
+
+
+async def test_a_tool_that_fails_is_tried_again_and_the_model_is_not(run_app: Running) -> None:
+    tried = itertools.count()
+
+    def look() -> str:
+        if next(tried) < 2:
+            raise OSError("unplugged")
+        return "seen"
+
+    script = Script([call("look", "a")], "done")
+    async with run_app(Interlock([agent(script, tools=[look], durable={"activity_config": AT_ONCE})])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+
+        assert script.results() == {"a": "seen"}
+        assert script.calls == 2
+        assert [(step.kind, step.attempts) for step in await run.steps()] == [("model", 1), ("tool", 3), ("model", 1)]
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(ToolFailed("broken"), "failed"), (ModelRetry("broken"), "retried")])
+async def test_a_failure_the_model_is_told_of_shows_as_failed(run_app: Running, error: Exception, outcome: str) -> None:
+    def look() -> str:
+        raise error
+
+    script = Script([call("look", "a")], "done")
+    async with run_app(Interlock([agent(script, tools=[look])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+
+        assert script.outcomes() == {"a": outcome}
+        steps = [step for step in await run.steps() if step.kind == "tool"]
+        assert [(step.status, step.error) for step in steps] == [("failed", f"{type(error).__name__}: broken")]
+
+
+async def test_outside_of_a_workflow_the_agent_is_its_frameworks_own() -> None:
+    gated = Tool(lambda: "x", name="refund", requires_approval=True)
+    script = Script([call("refund", "a")], "done")
+    result = await agent(script, tools=[gated], output_type=[str, DeferredToolRequests]).run("go")
+
+    assert isinstance(result.output, DeferredToolRequests)
+    assert [one.tool_call_id for one in result.output.approvals] == ["a"]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+async def test_no_timing_changes_which_result_belongs_to_which_call(run_app: Running, order: tuple[int, ...]) -> None:
+    turns = [asyncio.Event() for _ in range(4)]
+    turns[0].set()
+
+    async def look(n: int) -> str:
+        place = order.index(n)
+        await turns[place].wait()
+        turns[place + 1].set()
+        return f"result {n}"
+
+    script = Script([call("look", f"c{n}", n=n) for n in range(3)], "done")
+    async with run_app(Interlock([agent(script, tools=[look])])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    told = [part.content for part in script.asked[-1][-1].parts if isinstance(part, ToolReturnPart)]
+    assert told == ["result 0", "result 1", "result 2"]
+
+
+async def test_only_the_parallel_call_that_failed_runs_again(run_app: Running) -> None:
+    ran: list[str] = []
+
+    def look(name: str) -> str:
+        ran.append(name)
+        if name == "bad" and ran.count("bad") == 1:
+            raise OSError("once")
+        return name
+
+    script = Script([call("look", name, name=name) for name in ("good", "bad", "fine")], "done")
+    async with run_app(Interlock([agent(script, tools=[look], durable={"activity_config": AT_ONCE})])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    assert sorted(ran) == ["bad", "bad", "fine", "good"]
+    assert script.calls == 2
+
+
+class Guard(AbstractCapability[Any]):
+    async def before_tool_execute(self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any) -> Any:
+        if args["name"] == "told":
+            raise ModelRetry("not this one")
+        if args["name"] == "skipped":
+            raise SkipToolExecution("nothing")
+        return args
+
+
+async def test_a_call_that_a_guard_stops_is_no_step(run_app: Running) -> None:
+    ran: list[str] = []
+
+    def look(name: str) -> str:
+        ran.append(name)
+        return name
+
+    script = Script([call("look", name, name=name) for name in ("told", "skipped", "free")], "done")
+    async with run_app(Interlock([agent(script, tools=[look], capabilities=[Guard()])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+
+        assert ran == ["free"]
+        assert [step.summary for step in await run.steps() if step.kind == "tool"] == ["look: name free"]
+        assert script.results()["skipped"] == "nothing"
+
+
+@pytest.mark.parametrize("ids", [("same", "same", "same"), ("", "", ""), ("a", "a-2", "a")], ids=str)
+async def test_calls_that_share_a_call_id_or_have_none_do_not_trade_results(
+    run_app: Running, ids: tuple[str, ...]
+) -> None:
+    def look(n: int) -> int:
+        return n * 10
+
+    def calls(messages: list[ModelMessage]) -> Any:
+        parts = [call("look", n=n) for n in range(3)]
+        for part, call_id in zip(parts, ids, strict=True):
+            part.tool_call_id = call_id
+        return parts
+
+    script = Script(calls, "done")
+    async with run_app(Interlock([agent(script, tools=[look])])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    told = [
+        (part.tool_call_id, part.content) for part in script.asked[-1][-1].parts if isinstance(part, ToolReturnPart)
+    ]
+    assert [content for _, content in told] == [0, 10, 20]
+    assert len({call_id for call_id, _ in told}) == 3
+
+
+async def test_a_later_call_with_the_same_id_and_arguments_is_a_new_step(run_app: Running) -> None:
+    ran: list[int] = []
+
+    def look(n: int) -> int:
+        ran.append(n)
+        return len(ran)
+
+    script = Script([call("look", "x", n=1)], [call("look", "x", n=1)], "done")
+    async with run_app(Interlock([agent(script, tools=[look])])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    assert ran == [1, 1]
+
+
+async def test_what_makes_the_prompt_runs_once(run_app: Running) -> None:
+    made: list[str] = []
+
+    def prompt() -> str:
+        made.append("x")
+        return f"prompt {len(made)}"
+
+    confirm = Tool(lambda: "yes", name="confirm", requires_approval=True)
+    script = Script([call("confirm")], "done")
+    async with run_app(Interlock([agent(script, tools=[confirm])])) as app:
+        run = await app.client.start("support", prompt())
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await run.result()
+
+    assert made == ["x"]
+    first = script.asked[-1][0].parts[0]
+    assert isinstance(first, UserPromptPart)
+    assert first.content == "prompt 1"
+
+
+async def test_a_conversation_goes_in_and_comes_out(run_app: Running) -> None:
+    history = [
+        ModelRequest(parts=[UserPromptPart("my name is Ann")]),
+        ModelResponse(parts=[TextPart("hello Ann")], model_name="m"),
+    ]
+    script = Script("you are Ann", earlier_answers=1)
+    async with run_app(Interlock([agent(script)])) as app:
+        first = await app.client.start("support", "who am I?", message_history=_json(history))
+        output = await first.result()
+        assert output.messages is not None
+        assert [message["kind"] for message in output.messages] == ["request", "response"] * 2
+        assert len(script.asked[-1]) == 3
+
+
+def _json(messages: list[ModelMessage]) -> list[Any]:
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    return dumped
+
+
+class Deps(BaseModel):
+    tenant: str
+    since: date
+
+
+async def test_dependencies_are_checked_against_the_agents_type_and_reach_the_tools(run_app: Running) -> None:
+    got: list[Deps] = []
+
+    def look(ctx: RunContext[Deps]) -> str:
+        got.append(ctx.deps)
+        return ctx.deps.tenant
+
+    script = Script([call("look", "a")], "done")
+    async with run_app(Interlock([agent(script, tools=[look], deps_type=Deps)])) as app:
+        run_id = "deps-" + app.client.task_queue
+        bad = await app.client.start("support", "go", id=run_id, deps={"tenant": 3})
+        with pytest.raises(
+            RunFailedError, match=r"do not fit Deps of agent 'support': tenant: .*; since: Field required"
+        ):
+            await bad.result()
+        # A run that no worker could take on has done nothing, so its id is free for the corrected input.
+        run = await app.client.start("support", "go", id=run_id, deps={"tenant": "t", "since": "2026-01-02"})
+        await run.result()
+
+    assert got == [Deps(tenant="t", since=date(2026, 1, 2))]
+
+
+class Answer(BaseModel):
+    total: float
+    on: date
+
+
+async def test_output_types_are_the_agents(run_app: Running) -> None:
+    script = Script([call("final_result", "f", total=3, on="2026-01-02")])
+    async with run_app(Interlock([agent(script, output_type=Answer)])) as app:
+        output = await (await app.client.start("support", "go")).result()
+
+    assert output.output == {"total": 3.0, "on": "2026-01-02"}
+
+
+async def test_an_unknown_agent_is_named_with_those_there_are(run_app: Running) -> None:
+    async with run_app(Interlock([agent(Script("done"))])) as app:
+        run = await app.client.start("supprot", "go")
+        with pytest.raises(RunFailedError, match="no agent 'supprot'; it has: support"):
+            await run.accepted()
+
+
+@pytest.mark.parametrize("prompt", ["", "   ", [], None, 7])
+async def test_a_prompt_that_is_empty_or_not_text_is_refused_before_anything_starts(
+    server: EmbeddedServer, prompt: Any
+) -> None:
+    async with running(Interlock([agent(Script("done"))]), server) as app:
+        with pytest.raises(MisconfiguredError, match=r"cannot be started: .*(prompt|iterable)"):
+            await app.client.start("support", prompt)
+
+
+async def test_any_error_of_the_loop_ends_the_run_with_its_type(run_app: Running) -> None:
+    class Breaks(AbstractCapability[Any]):
+        async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+            raise LookupError("no such shelf")
+
+    async with run_app(Interlock([agent(Script("done"), capabilities=[Breaks()])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="no such shelf") as failed:
+            await run.result()
+        assert (failed.value.error_type, failed.value.status) == ("LookupError", "failed")
+
+
+async def test_an_output_too_large_for_a_payload_ends_the_run_by_name(run_app: Running) -> None:
+    async with run_app(Interlock([agent(Script("x" * 800_000, "y"))])) as app:
+        output = await (await app.client.start("support", "go")).result()
+        assert (len(output.output), output.messages) == (800_000, None)
+    async with run_app(Interlock([agent(Script("x" * 1_600_000))])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="1,600,") as failed:
+            await run.result()
+        assert failed.value.error_type == "OutputTooLargeError"
