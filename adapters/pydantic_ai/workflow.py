@@ -63,9 +63,9 @@ class Runner:
             raise _invalid_input(f"The run's input does not fit agent {run.agent!r}: {problems(error)}") from error
 
     def _validated_deps(self, deps: Json) -> Any:
-        if self._agent.deps_type is type(None) and deps is not None:
-            raise _invalid_input(f"Agent {self._agent.name!r} takes no dependencies (deps), but some were given.")
-        if deps is None and self._agent.deps_type is object:
+        if self._agent.deps_type in (object, type(None)):
+            if deps is not None:
+                raise _invalid_input(f"Agent {self._agent.name!r} takes no dependencies (deps), but some were given.")
             return None
         try:
             return self._deps.validate_json(to_json(deps))

@@ -185,7 +185,13 @@ class Run:
     async def cancel(self) -> None:
         """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`."""
         with _server_errors(self.id):
-            await self._handle.cancel()
+            try:
+                await self._handle.cancel()
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                description = await self._handle.describe()
+                raise RefusedError(f"Run {self.id!r} is {_status_name(description)} already.") from error
 
     async def steps(self) -> list[Step]:
         """The model calls, tool calls and judges of the run, in order, from its history."""
@@ -284,7 +290,7 @@ class Client:
         except RuntimeError as error:
             raise UnavailableError(
                 f"No Temporal server answers at {target}. Start one with `interlock server start`, "
-                f"or set TEMPORAL_ADDRESS to where one is. ({error})"
+                "or set TEMPORAL_ADDRESS to where one is."
             ) from error
         return cls(temporal, task_queue=task_queue)
 
@@ -386,19 +392,21 @@ class Client:
 
     async def has_worker(self) -> bool:
         """Whether a worker has asked for runs on the task queue within the last minute."""
-        response = await self.temporal.workflow_service.describe_task_queue(
-            DescribeTaskQueueRequest(
-                namespace=self.temporal.namespace,
-                task_queue=TaskQueue(name=self.task_queue),
-                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        with _server_errors(""):
+            response = await self.temporal.workflow_service.describe_task_queue(
+                DescribeTaskQueueRequest(
+                    namespace=self.temporal.namespace,
+                    task_queue=TaskQueue(name=self.task_queue),
+                    task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+                )
             )
-        )
         recently = datetime.now(UTC) - timedelta(minutes=1)
         return any(poller.last_access_time.ToDatetime(tzinfo=UTC) > recently for poller in response.pollers)
 
     async def missing_attributes(self) -> list[str]:
         """Interlock's search attributes that the server does not have. Runs work without them."""
-        known = await self._known_attributes()
+        with _server_errors(""):
+            known = await self._known_attributes()
         return [name for name in names.SEARCH_ATTRIBUTES if name not in known]
 
     async def report_of(self, description: WorkflowExecutionDescription) -> RunReport:
@@ -414,11 +422,10 @@ class Client:
             except RunFailedError as error:
                 message = f"{error.error_type}: {error}" if error.error_type else str(error)
                 return report.model_copy(update={"error": message})
-        try:
-            state = await run.state()
-            return report.model_copy(update={"status": state.status})
-        except (UnavailableError, RefusedError):
-            return report
+        if await self.has_worker():
+            with _ignoring_queries():
+                return report.model_copy(update={"status": (await run.state()).status})
+        return report
 
     async def _start(self, id: str, run: RunInput, *, restart: bool) -> Run:
         handle = await self.temporal.start_workflow(
@@ -539,6 +546,10 @@ def _server_errors(workflow_id: str) -> Any:
     try:
         yield
     except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and "amespace" in error.message:
+            raise MisconfiguredError(
+                f"The Temporal server has no such namespace: {error.message}. Set TEMPORAL_NAMESPACE, or create it."
+            ) from error
         if error.status is RPCStatusCode.NOT_FOUND and workflow_id:
             raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
         # FAILED_PRECONDITION: the server has seen no worker on the run's task queue lately.

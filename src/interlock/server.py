@@ -62,7 +62,9 @@ class EmbeddedServer:
         """
         port = port or free_port()
         ui_port = ui_port or (free_port() if port > 60_000 else port + 1_000)
-        _check_free(port)
+        _check_free(port, "--port")
+        if ui:
+            _check_free(ui_port, "--ui-port")
         log, log_path = _log(data)
         process = await asyncio.create_subprocess_exec(
             temporal_binary(),
@@ -100,20 +102,13 @@ class EmbeddedServer:
         return f"{self.ui_url}/namespaces/default/workflows/{quote(workflow_id, safe='')}"
 
     async def _wait_until_ready(self, log_path: Path | None) -> None:
-        from interlock.client import Client
-
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 30
         while loop.time() < deadline:
             if self.process.returncode is not None:
                 raise UnavailableError(f"The Temporal server ended at its start.{_why(log_path)}")
-            if await _listens(self.address):
-                try:
-                    client = await Client.connect(self.address)
-                    if not await client.missing_attributes():
-                        return
-                except UnavailableError:
-                    pass
+            if await _listens(self.address) and await _answers(self.address):
+                return
             await asyncio.sleep(0.05)
         raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
 
@@ -122,7 +117,6 @@ def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
     arguments = ["server", "start-dev", "--ip", "127.0.0.1", "--port", str(port), "--log-level", "error"]
     arguments += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
     if data is not None:
-        data.mkdir(parents=True, exist_ok=True)
         arguments += ["--db-filename", str(data / "temporal.db")]
     for name, kind in names.SEARCH_ATTRIBUTES.items():
         arguments += ["--search-attribute", f"{name}={kind}"]
@@ -134,9 +128,12 @@ def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
 def _log(data: Path | None) -> tuple[IO[bytes] | None, Path | None]:
     if data is None:
         return None, None
-    data.mkdir(parents=True, exist_ok=True)
-    path = data / "temporal.log"
-    return path.open("ab"), path
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        path = data / "temporal.log"
+        return path.open("ab"), path
+    except OSError as error:
+        raise MisconfiguredError(f"The folder {data} cannot hold the server's data: {error.strerror}.") from error
 
 
 def _why(log_path: Path | None) -> str:
@@ -146,15 +143,29 @@ def _why(log_path: Path | None) -> str:
     return f" Its last words: {lines[-1][:300]}" if lines else ""
 
 
-def _check_free(port: int) -> None:
+def _check_free(port: int, option: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise UnavailableError(
-                f"Port {port} is taken. Stop what listens there, or take another with `--port`."
+                f"Port {port} is taken. Stop what listens there, or take another with `{option}`."
             ) from error
+
+
+async def _answers(address: str) -> bool:
+    from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+    from temporalio.client import Client
+    from temporalio.service import RPCError
+
+    try:
+        # Not by the user's own Temporal profile: that may be of another server and namespace.
+        client = await Client.connect(address, namespace="default")
+        found = await client.operator_service.list_search_attributes(ListSearchAttributesRequest(namespace="default"))
+    except (RuntimeError, RPCError):
+        return False
+    return set(names.SEARCH_ATTRIBUTES) <= set(found.custom_attributes)
 
 
 async def _listens(address: str) -> bool:

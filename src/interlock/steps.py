@@ -12,6 +12,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import default
 
+from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Payload
 
 StepKind = Literal["model", "tool", "judge", "other"]
@@ -116,7 +117,8 @@ def _innermost(failure: Failure) -> str:
     while failure.HasField("cause"):
         failure = failure.cause
     kind = failure.application_failure_info.type if failure.HasField("application_failure_info") else ""
-    return f"{kind}: {failure.message}" if kind else failure.message
+    message = masked_text(failure.message)
+    return f"{kind}: {message}" if kind else message
 
 
 # A tool that fails in a way the model is told about ends its activity well; its result says what it is.
@@ -137,7 +139,8 @@ def _told_as_failure(attributes: object) -> str | None:
     except ValueError:
         return None
     kind = _FAILURE_KINDS.get(result.get("kind", "")) if isinstance(result, dict) else None
-    return f"{kind}: {result.get('message') or result.get('title', '')}" if kind else None
+    message = masked_text(str(result.get("message") or result.get("title", ""))) if kind else ""
+    return f"{kind}: {message}" if kind else None
 
 
 def _text(payload: TemporalPayload) -> str:

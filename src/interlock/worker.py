@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any
 
 from temporalio.client import Client as TemporalClient
@@ -47,6 +48,8 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
         "activities": [DescribeTool(adapter).describe_tool, *adapter.activities],
         "interceptors": [RunInterceptor(adapter.runners), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
+        # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
+        "build_id": f"interlock-{version('interlock')}",
         "identity": f"{os.getpid()}@{socket.gethostname()}",
         "max_cached_workflows": settings.max_cached_runs,
         "max_concurrent_activities": settings.max_concurrent_activities,

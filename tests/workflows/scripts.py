@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from interlock.adapters.pydantic_ai import Durable
@@ -49,10 +57,24 @@ class Script:
 
 def call(tool: str, call_id: str | None = None, /, **arguments: Any) -> ToolCallPart:
     """A tool call as a model makes it."""
-    return ToolCallPart(tool, arguments, **({} if call_id is None else {"tool_call_id": call_id}))
+    return ToolCallPart(tool, arguments) if call_id is None else ToolCallPart(tool, arguments, tool_call_id=call_id)
 
 
 def agent(script: Script, *, name: str = "support", **options: Any) -> Agent[Any, Any]:
     """A durable agent that the script plays the model of."""
     capabilities = [*options.pop("capabilities", []), Durable(**options.pop("durable", {}))]
     return Agent(script.model, name=name, capabilities=capabilities, **options)
+
+
+def prompt_of(messages: list[ModelMessage]) -> str:
+    """The text that the conversation begins with."""
+    return str(getattr(messages[0].parts[0], "content", ""))
+
+
+def user_texts(messages: list[ModelMessage]) -> list[str]:
+    """What the last message tells the model in a user's voice, part by part."""
+    texts: list[str] = []
+    for part in messages[-1].parts:
+        if isinstance(part, UserPromptPart):
+            texts += [part.content] if isinstance(part.content, str) else [str(one) for one in part.content]
+    return texts

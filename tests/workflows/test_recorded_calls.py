@@ -10,7 +10,15 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, SkipToolExecution, ToolFailed
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.tools import DeferredToolRequests
 from temporalio.common import RetryPolicy
 
@@ -342,7 +350,7 @@ async def test_what_makes_the_prompt_runs_once(run_app: Running) -> None:
 
 
 async def test_a_conversation_goes_in_and_comes_out(run_app: Running) -> None:
-    history = [
+    history: list[ModelMessage] = [
         ModelRequest(parts=[UserPromptPart("my name is Ann")]),
         ModelResponse(parts=[TextPart("hello Ann")], model_name="m"),
     ]
@@ -356,8 +364,6 @@ async def test_a_conversation_goes_in_and_comes_out(run_app: Running) -> None:
 
 
 def _json(messages: list[ModelMessage]) -> list[Any]:
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
     dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     return dumped
 

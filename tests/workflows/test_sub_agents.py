@@ -13,7 +13,7 @@ from interlock import Interlock, Run, RunFailedError
 from interlock.contracts.payloads import ApprovalRequest
 from interlock.testing import RunningApp
 from tests.conftest import Running
-from tests.workflows.scripts import Script, agent, call
+from tests.workflows.scripts import Script, agent, call, prompt_of
 
 ONE_TRY = {"retry_policy": RetryPolicy(maximum_attempts=1), "start_to_close_timeout": timedelta(seconds=10)}
 
@@ -38,7 +38,7 @@ async def test_a_gated_call_of_an_agent_in_a_tool_waits_with_the_path_of_agents(
     inner = agent(inner_script, name="payer", tools=[Tool(pay, requires_approval=True)])
     entered: list[str] = []
 
-    async def delegate(task: str) -> str:
+    async def delegate(task: str) -> Any:
         entered.append(task)
         return (await inner.run(task)).output
 
@@ -73,12 +73,12 @@ async def test_three_agents_deep(run_app: Running) -> None:
     ]
     c = agent(scripts[0], name="c", tools=[Tool(pay, requires_approval=True)])
 
-    async def to_c() -> str:
+    async def to_c() -> Any:
         return (await c.run("go")).output
 
     b = agent(scripts[1], name="b", tools=[to_c])
 
-    async def to_b() -> str:
+    async def to_b() -> Any:
         return (await b.run("go")).output
 
     a = agent(scripts[2], name="a", tools=[to_b])
@@ -104,7 +104,7 @@ async def test_an_agent_in_a_tool_gives_its_output_type_its_messages_and_its_usa
     inner_script = Script([call("final_result", "f", number="A-1", total=3.0)])
     inner = agent(inner_script, name="reader", output_type=Order, deps_type=Order)
 
-    async def read(ctx: RunContext[Any], text: str) -> str:
+    async def read(ctx: RunContext[Any], text: str) -> Any:
         result = await inner.run(text, deps=Order(number="deps", total=1), usage=ctx.usage)
         seen.append((result.output, len(result.all_messages()), result.usage.requests, ctx.usage.requests))
         return result.output.number
@@ -119,7 +119,7 @@ async def test_an_agent_in_a_tool_gives_its_output_type_its_messages_and_its_usa
 
 
 async def test_two_agents_at_once_in_one_tool_are_two_runs(run_app: Running) -> None:
-    inner_script = Script(lambda messages: f"did {messages[0].parts[0].content}")
+    inner_script = Script(lambda messages: f"did {prompt_of(messages)}")
     inner = agent(inner_script, name="worker")
 
     async def both() -> list[str]:
@@ -142,7 +142,7 @@ async def test_a_tool_that_runs_in_the_workflow_has_its_agents_calls_as_steps_of
     inner_script = Script([call("pay", "p")], "inner done")
     inner = agent(inner_script, name="payer", tools=[Tool(pay, requires_approval=True)])
 
-    async def delegate() -> str:
+    async def delegate() -> Any:
         return (await inner.run("go")).output
 
     outer_script = Script([call("delegate", "d")], "done")
@@ -167,7 +167,7 @@ async def test_a_tool_that_runs_in_the_workflow_has_its_agents_calls_as_steps_of
 async def test_a_failed_agent_in_a_tool_fails_the_run_with_its_reason(run_app: Running) -> None:
     inner = agent(Script(lambda messages: 1 / 0), name="worker", durable={"model_activity_config": ONE_TRY})  # type: ignore[arg-type,return-value]
 
-    async def delegate() -> str:
+    async def delegate() -> Any:
         return (await inner.run("go")).output
 
     outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
@@ -180,7 +180,7 @@ async def test_a_failed_agent_in_a_tool_fails_the_run_with_its_reason(run_app: R
 async def test_an_agent_in_a_tool_that_the_app_does_not_have_is_refused_by_name(run_app: Running) -> None:
     inner = agent(Script("done"), name="stranger")
 
-    async def delegate() -> str:
+    async def delegate() -> Any:
         return (await inner.run("go")).output
 
     outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
@@ -195,7 +195,7 @@ async def test_cancelling_a_run_cancels_the_agents_its_tools_run(run_app: Runnin
         Script([call("pay", "p")], "x"), name="payer", tools=[Tool(lambda: "x", name="pay", requires_approval=True)]
     )
 
-    async def delegate() -> str:
+    async def delegate() -> Any:
         return (await inner.run("go")).output
 
     outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])

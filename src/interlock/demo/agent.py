@@ -126,7 +126,8 @@ def _refund_call(order: Any) -> ToolCallPart:
 def _outcome(asked: dict[str, Any], result: ToolReturnPart) -> str:
     if result.outcome != "success":
         verb = "was rejected" if result.outcome == "denied" else "failed"
-        return f"The refund of {asked['amount']:.2f} for order {asked['order']} {verb}: {result.content}"
+        why = str(result.content).rstrip(".")
+        return f"The refund of {asked['amount']:.2f} for order {asked['order']} {verb}: {why}."
     paid: Any = result.content
     before = [f"{asked['amount']:.2f}"] if paid["amount"] != asked["amount"] else []
     before += [f"order {asked['order']}"] if paid["order_id"] != asked["order"] else []

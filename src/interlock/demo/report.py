@@ -43,7 +43,6 @@ def show_outcome(screen: Screen, outcome: Outcome, *, scripted: bool) -> None:
         screen.say(line, style="bold")
     paid = ", ".join(f"{refund.order_id} {refund.amount:.2f}" for refund in outcome.refunds)
     screen.say(f"Refunds in the database: {paid or 'none'}.")
-    screen.say("")
     screen.show(_steps_table(outcome.steps))
     used = outcome.output.usage
     screen.say(
@@ -58,7 +57,6 @@ def show_executions(screen: Screen, executions: Sequence[Execution], workers: Se
     for execution in executions:
         ran_in = ", ".join(str(worker) for worker in execution.workers)
         table.add_row(Text(plain(execution.name)), str(execution.times), ran_in)
-    screen.say("")
     screen.show(table)
     twice = [execution.name for execution in executions if execution.times > 1]
     died = ", ".join(str(worker) for worker in workers[:-1])

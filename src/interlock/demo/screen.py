@@ -181,6 +181,8 @@ def _request_panel(request: ApprovalRequest) -> RenderableType:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     table.add_row("tool", Text(plain(request.tool)))
+    if request.description:
+        table.add_row("does", Text(plain(" ".join(request.description.split()))))
     for name, value in request.arguments.items():
         shown = f"{value:.2f}" if isinstance(value, float) and round(value, 2) == value else str(value)
         table.add_row(Text(plain(name)), Text(plain(shown)))
