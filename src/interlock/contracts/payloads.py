@@ -176,10 +176,15 @@ class Receipt(Payload):
 
 
 class Settled(Payload):
-    """A request that is closed: how, by whom and when. by: a person, or `judge:` and a name."""
+    """A request that is closed: how, by whom and when.
+
+    label: one line that says what was decided about, with the arguments that run; secrets masked.
+    by: a person as the sender named them, or `judge`.
+    """
 
     request_id: str
     tool: str
+    label: str = ""
     outcome: Outcome | Literal["withdrawn"]
     by: str = ""
     at: AwareDatetime
