@@ -13,7 +13,8 @@ from interlock.contracts.errors import (
 
 if TYPE_CHECKING:
     from interlock.app import Interlock
-    from interlock.client import Client, Run, RunReport
+    from interlock.client import Client
+    from interlock.run import Run, RunReport
     from interlock.settings import Settings
     from interlock.steps import Step
     from interlock.sync import SyncClient
@@ -36,8 +37,8 @@ __all__ = [
 _HOMES = {
     "Client": "interlock.client",
     "Interlock": "interlock.app",
-    "Run": "interlock.client",
-    "RunReport": "interlock.client",
+    "Run": "interlock.run",
+    "RunReport": "interlock.run",
     "Settings": "interlock.settings",
     "Step": "interlock.steps",
     "SyncClient": "interlock.sync",

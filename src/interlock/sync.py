@@ -4,8 +4,9 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from interlock.client import Client, RunReport
+from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, Receipt, RunOutput
+from interlock.run import RunReport
 from interlock.steps import Step
 
 

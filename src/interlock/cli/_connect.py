@@ -11,7 +11,8 @@ from interlock.contracts import names
 from interlock.contracts.errors import RefusedError, UnavailableError
 
 if TYPE_CHECKING:
-    from interlock.client import Client, Run, RunReport
+    from interlock.client import Client
+    from interlock.run import Run, RunReport
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Found:
 
     async def report(self) -> RunReport:
         """How the run stands. An open run without a worker is only as well known as the server knows it."""
-        from interlock.client import RunReport
+        from interlock.run import RunReport
 
         if not self.open or await self.client.has_worker():
             return await self.run.report()

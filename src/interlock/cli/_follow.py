@@ -12,8 +12,9 @@ from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.masking import masked_text
 
 if TYPE_CHECKING:
-    from interlock.client import Client, Run
+    from interlock.client import Client
     from interlock.contracts.payloads import ApprovalRequest, RunState
+    from interlock.run import Run
 
 _LOOKS_EVERY_SECONDS = 1
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from interlock.cli._connect import Found
-    from interlock.client import Run, RunReport
     from interlock.contracts.payloads import ApprovalRequest, Payload, RunState
+    from interlock.run import Run, RunReport
     from interlock.steps import Step
 
 _KEYS = ("workflow_id", "agent", "status", "output", "usage", "error")
@@ -33,7 +33,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
 
 def started_document(run: Run, agent: str) -> dict[str, Any]:
     """A run that has just been started, as JSON. No worker is asked."""
-    from interlock.client import RunReport
+    from interlock.run import RunReport
 
     return run_document(RunReport(workflow_id=run.id, agent=agent, status="running"))
 

@@ -12,7 +12,7 @@ from interlock.cli._runs import print_end, run_document, run_page, runs_table, s
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
 if TYPE_CHECKING:
-    from interlock.client import Run
+    from interlock.run import Run
 
 _CANCEL_WITHIN_SECONDS = 10
 

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from interlock.client import Client, Run
+from interlock.client import Client
 from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, RunOutput
 from interlock.demo.screen import Answer, Screen
+from interlock.run import Run
 from interlock.steps import Step
 
 _SLOW_SECONDS = 2

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from interlock.app import Interlock
-from interlock.client import Client, Run
+from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, RunState
+from interlock.run import Run
 from interlock.server import EmbeddedServer
 from interlock.worker import run_worker
 

@@ -1,0 +1,93 @@
+"""What Temporal answers, in Interlock's own words."""
+
+import getpass
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+from pydantic import ValidationError
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
+from temporalio.service import RPCError, RPCStatusCode
+
+from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
+
+ANSWER_WITHIN = timedelta(seconds=10)
+"""How long a worker may take to answer a question or take a decision."""
+
+CLOSED: Mapping[WorkflowExecutionStatus, str] = {
+    WorkflowExecutionStatus.COMPLETED: "completed",
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "cancelled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+}
+
+
+@contextmanager
+def server_errors(workflow_id: str) -> Iterator[None]:
+    """Turn Temporal's errors into Interlock's. workflow_id: the run in question, empty when there is none."""
+    try:
+        yield
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND and "amespace" in error.message:
+            raise MisconfiguredError(
+                f"The Temporal server has no such namespace: {error.message}. Set TEMPORAL_NAMESPACE, or create it."
+            ) from error
+        if error.status is RPCStatusCode.NOT_FOUND and workflow_id:
+            raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
+        # FAILED_PRECONDITION: the server has seen no worker on the run's task queue lately.
+        if error.status in (
+            RPCStatusCode.DEADLINE_EXCEEDED,
+            RPCStatusCode.CANCELLED,
+            RPCStatusCode.FAILED_PRECONDITION,
+        ):
+            raise UnavailableError(
+                f"No worker answered{f' for run {workflow_id!r}' if workflow_id else ''} in time. "
+                "Start one with `interlock worker run MODULE:APP`."
+            ) from error
+        if error.status is RPCStatusCode.UNAVAILABLE:
+            raise UnavailableError(f"The Temporal server does not answer: {error.message}") from error
+        raise MisconfiguredError(f"The Temporal server refused the request: {error.message}") from error
+    except WorkflowQueryFailedError as error:
+        raise RefusedError(f"Run {workflow_id!r} could not be asked: {error.message}") from error
+
+
+@contextmanager
+def ignoring_unanswered() -> Iterator[None]:
+    """For what a run says of itself where its history says enough: no answer is no error."""
+    try:
+        yield
+    except (UnavailableError, RefusedError):
+        return
+
+
+def status_name(description: WorkflowExecutionDescription) -> str:
+    """A run's status by what Temporal says of it: one of `CLOSED`, or `running`."""
+    return CLOSED.get(description.status, "running") if description.status else "running"
+
+
+def root_failure(error: BaseException | None) -> tuple[str, str]:
+    """The type and message of a failure, without the activities and runs it came through."""
+    while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
+        error = error.cause
+    if isinstance(error, FailureError):
+        return getattr(error, "type", None) or type(error).__name__, error.message
+    return type(error).__name__, str(error)
+
+
+def problems(error: ValidationError | TypeError) -> str:
+    """What does not fit, field by field, without the values: they may be secrets."""
+    if isinstance(error, TypeError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:1])}: {one['msg']}" for one in found)
+
+
+def current_user() -> str:
+    """Who this process runs for, as `user@host`. Not proven: whoever starts a process can say who they are."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return socket.gethostname()

@@ -1,0 +1,254 @@
+"""One run: its result, its state, its steps, and the answers people give it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import AwareDatetime, ValidationError
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from interlock._rpc import (
+    ANSWER_WITHIN,
+    CLOSED,
+    current_user,
+    ignoring_unanswered,
+    problems,
+    root_failure,
+    server_errors,
+    status_name,
+)
+from interlock.contracts import names
+from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
+from interlock.contracts.payloads import (
+    ApprovalRequest,
+    Decision,
+    Json,
+    Payload,
+    Receipt,
+    RunOutput,
+    RunState,
+    ToolCompletion,
+    Usage,
+)
+from interlock.steps import Step, StepReader, read_steps
+
+if TYPE_CHECKING:
+    from interlock.client import Client
+
+P = TypeVar("P", bound=Payload)
+
+
+class RunReport(Payload):
+    """How a run stands.
+
+    status: one of `InterlockStatus`, or `terminated` or `timed_out` for a run that Temporal ended.
+    output, usage: of a completed run. error: why a run ended without an output, as `Type: message`.
+    """
+
+    workflow_id: str
+    agent: str
+    status: str
+    output: Json = None
+    usage: Usage | None = None
+    error: str | None = None
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a watched run did last: a step that began or changed, or what it now says of itself."""
+
+    step: Step | None = None
+    state: RunState | None = None
+
+
+class Run:
+    """One run. `Client.start` and `Client.attach` make these; none is closed by letting go of it."""
+
+    def __init__(self, client: "Client", handle: WorkflowHandle[Any, RunOutput]) -> None:
+        self._client = client
+        self._handle = handle
+
+    @property
+    def id(self) -> str:
+        """The workflow id."""
+        return self._handle.id
+
+    async def result(self) -> RunOutput:
+        """Wait for the run's end and return what it gave back.
+
+        Raises RunFailedError when it ended without an output, RefusedError when there is no such run.
+        """
+        with server_errors(self.id):
+            try:
+                return await self._handle.result()
+            except WorkflowFailureError as failure:
+                description = await self._handle.describe()
+                kind, message = root_failure(failure.cause)
+                raise RunFailedError(
+                    message, workflow_id=self.id, status=status_name(description), error_type=kind
+                ) from failure
+
+    async def state(self) -> RunState:
+        """What an open run does and waits for, as it says itself. Needs a worker."""
+        with server_errors(self.id):
+            state: RunState = await self._handle.query(names.STATUS, result_type=RunState, rpc_timeout=ANSWER_WITHIN)
+            return state
+
+    async def report(self) -> RunReport:
+        """How the run stands, open or closed."""
+        with server_errors(self.id):
+            description = await self._handle.describe()
+        return await self._client.report_of(description)
+
+    async def approvals(self) -> list[ApprovalRequest]:
+        """The run's open requests, oldest first. Needs a worker."""
+        with server_errors(self.id):
+            requests: list[ApprovalRequest] = await self._handle.query(
+                names.APPROVALS, result_type=list[ApprovalRequest], rpc_timeout=ANSWER_WITHIN
+            )
+            return requests
+
+    async def decide(
+        self,
+        request_id: str,
+        verdict: Literal["approve", "reject"],
+        *,
+        reason: str = "",
+        arguments: dict[str, Json] | None = None,
+        digest: str = "",
+        by: str | None = None,
+    ) -> Receipt:
+        """Answer an open request. Needs a worker.
+
+        digest: of the request as it was shown, so that the answer cannot reach another. by: who decides; the user of
+        this process when not given. Raises RefusedError, saying why, when the answer changes nothing.
+        """
+        decision = _made(
+            Decision,
+            request_id=request_id,
+            verdict=verdict,
+            digest=digest,
+            arguments=arguments,
+            reason=reason,
+            decided_by=current_user() if by is None else by,
+            decided_at=datetime.now(UTC),
+        )
+        return await self._submit(names.SUBMIT_DECISION, decision)
+
+    async def complete_tool_call(
+        self, call_id: str, *, result: Json = None, error: str | None = None, digest: str = "", by: str | None = None
+    ) -> Receipt:
+        """Report the result of a tool call that ran outside. Needs a worker.
+
+        call_id: the model's id for the call, or the request id. error: in place of a result, for the model to read.
+        Raises RefusedError, saying why, when nothing waits for this result.
+        """
+        completion = _made(
+            ToolCompletion,
+            call_id=call_id,
+            result=result,
+            error=error,
+            digest=digest,
+            completed_by=current_user() if by is None else by,
+            completed_at=datetime.now(UTC),
+        )
+        return await self._submit(names.SUBMIT_TOOL_RESULT, completion)
+
+    async def history_length(self) -> int:
+        """How many events the run's history has."""
+        with server_errors(self.id):
+            return (await self._handle.describe()).history_length
+
+    async def cancel(self) -> None:
+        """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`."""
+        with server_errors(self.id):
+            try:
+                await self._handle.cancel()
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                description = await self._handle.describe()
+                raise RefusedError(f"Run {self.id!r} is {status_name(description)} already.") from error
+
+    async def steps(self) -> list[Step]:
+        """The model calls, tool calls and judges of the run, in order, from its history."""
+        with server_errors(self.id):
+            return await read_steps(self._handle.fetch_history_events())
+
+    async def watch(self) -> AsyncIterator[Change]:
+        """Follow the run to its end: each step as it begins and ends, and its state whenever that changes."""
+        reader, state = StepReader(), None
+        with server_errors(self.id):
+            events = self._handle.fetch_history_events(wait_new_event=True)
+            async for event in events:
+                step = reader.read(event)
+                if step is not None:
+                    yield Change(step=step)
+                if events.current_page is None or events.current_page_index < len(events.current_page):
+                    continue
+                with ignoring_unanswered():
+                    now = await self.state()
+                    if now != state:
+                        state = now
+                        yield Change(state=state)
+
+    async def accepted(self, *, within_seconds: float = 5) -> None:
+        """Wait until a worker has taken the run on.
+
+        Raises RunFailedError when it refused the input, UnavailableError when no worker is there; then the run is
+        stored and begins when one starts.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_seconds
+        with server_errors(self.id):
+            while True:
+                description = await self._handle.describe()
+                if description.status in CLOSED and description.status is not WorkflowExecutionStatus.COMPLETED:
+                    await self.result()
+                if description.history_length > 3 or description.status in CLOSED:
+                    return
+                if loop.time() > deadline or not await self._client.has_worker():
+                    raise UnavailableError(
+                        f"No worker takes runs from task queue {self._client.task_queue!r}. Run {self.id!r} is stored "
+                        "and begins when one starts: `interlock worker run MODULE:APP`."
+                    )
+                await asyncio.sleep(0.05)
+
+    async def _submit(self, update: str, message: Payload) -> Receipt:
+        with server_errors(self.id):
+            try:
+                async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
+                    receipt: Receipt = await self._handle.execute_update(update, message, result_type=Receipt)
+                    return receipt
+            except WorkflowUpdateFailedError as refused:
+                raise RefusedError(root_failure(refused.cause)[1]) from refused
+            except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as late:
+                raise UnavailableError(
+                    f"No worker answered for run {self.id!r} within {ANSWER_WITHIN.total_seconds():g} s, so nothing "
+                    "was recorded. Start one with `interlock worker run MODULE:APP` and answer again."
+                ) from late
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                description = await self._handle.describe()
+                raise RefusedError(
+                    f"Run {self.id!r} is {status_name(description)}: it waits for nothing any more."
+                ) from error
+
+
+def _made(message: type[P], **fields: Any) -> P:
+    try:
+        return message(**fields)
+    except ValidationError as error:
+        raise MisconfiguredError(f"The answer cannot be sent: {problems(error)}") from error
