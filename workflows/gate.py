@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
@@ -242,14 +241,19 @@ def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _fingerprint(call: GatedCall) -> str:
-    # A local activity, so that the answer is in the history: worker code that has changed since must find the
-    # fingerprint the reviewer's answer was bound to, not its own.
-    description: ToolDescription = await workflow.execute_local_activity(
+    # An activity, so that the answer is in the history: worker code that has changed since must find the fingerprint
+    # that the reviewer's answer was bound to, not its own. Not a local one: without a workflow cache those get lost.
+    handle = workflow.start_activity(
         names.DESCRIBE_TOOL,
         ToolQuestion(agent=call.agent_path[-1], toolset=call.toolset, tool=call.tool),
         result_type=ToolDescription,
         start_to_close_timeout=timedelta(seconds=10),
-        retry_policy=RetryPolicy(maximum_attempts=3),
-        summary=f"describe {call.tool}",
+        summary=f"ask about {call_label(call.tool, call.arguments)}",
     )
+    try:
+        # The shield gives way to a cancelled scope of a framework's; the handle alone would swallow its cancellations.
+        description: ToolDescription = await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
     return description.fingerprint

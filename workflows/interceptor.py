@@ -11,6 +11,7 @@ from temporalio.worker import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from interlock.contracts import names
     from interlock.contracts.ports import Runners, activity_plan
     from interlock.workflows.agent import AgentWorkflow, worker_runners
 
@@ -18,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
 class _Outbound(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[object]:
         plan = activity_plan.get()
-        if plan is not None:
+        if plan is not None and input.activity != names.DESCRIBE_TOOL:
             input.summary = plan.summary
         run = workflow.instance()
         if not isinstance(run, AgentWorkflow):

@@ -1,6 +1,5 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
-import asyncio
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,14 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object, problems
-from interlock.adapters.pydantic_ai._scope import Deferral, InterlockRunContext, Scope, current_scope, planned
+from interlock.adapters.pydantic_ai._scope import (
+    Deferral,
+    InterlockRunContext,
+    Scope,
+    current_scope,
+    planned,
+    shielded,
+)
 from interlock.contracts import names
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind
@@ -188,21 +194,11 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     try:
-        return await _shielded(handle)
+        return await shielded(handle)
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
         return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
-
-
-async def _shielded(handle: "asyncio.Future[JudgeVerdict]") -> JudgeVerdict:
-    # A cancelled scope of the framework's cancels its task again on every turn of the loop, and Temporal's handle
-    # would swallow each one and never give way. The shield takes the cancellation here, once.
-    try:
-        return await asyncio.shield(handle)
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
 
 
 def _waiting_when_called(tool: ToolsetTool[Any]) -> ToolsetTool[Any]:

@@ -1,6 +1,5 @@
 """Records what the predicates of `approval_required(...)` say, so that a replay hears the same."""
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,22 +16,12 @@ from pydantic_ai.toolsets import (
     ToolsetTool,
     WrapperToolset,
 )
-from temporalio import activity, workflow
-from temporalio.common import RetryPolicy
+from temporalio import workflow
 
+from interlock.adapters.pydantic_ai._scope import planned, shielded
 from interlock.contracts import names
 
 Predicate = Callable[[RunContext[Any], ToolDefinition, dict[str, Any]], bool]
-
-# What waits to be asked, by a key that no two questions share. A predicate is called with the values it would get
-# anywhere else, which cannot all travel: so it runs in this process, as a local activity that fetches it from here.
-_questions: dict[str, Callable[[], bool]] = {}
-
-
-@activity.defn(name=names.ASK_PREDICATE)
-async def ask_predicate(key: str) -> bool:
-    """Call one predicate. Whatever it raises fails the run, with its type."""
-    return bool(_questions[key]())
 
 
 @dataclasses.dataclass
@@ -50,22 +39,13 @@ class RecordedApprovals(WrapperToolset[Any]):
         return await super().call_tool(name, tool_args, ctx, tool)
 
     async def _asked(self, ctx: RunContext[Any], tool_def: ToolDefinition, tool_args: dict[str, Any]) -> bool:
-        key = f"{workflow.info().run_id}/{workflow.uuid4()}"
-        _questions[key] = lambda: self.predicate(ctx, tool_def, tool_args)
-        try:
-            verdict: bool = await asyncio.shield(
-                workflow.start_local_activity(
-                    names.ASK_PREDICATE,
-                    key,
-                    result_type=bool,
-                    start_to_close_timeout=timedelta(seconds=60),
-                    retry_policy=RetryPolicy(maximum_attempts=1),
-                    summary=f"does {tool_def.name} need an approval?",
-                )
+        word = bool(self.predicate(ctx, tool_def, tool_args))
+        with planned(f"{tool_def.name} {'needs' if word else 'needs no'} approval"):
+            handle = workflow.start_activity(
+                names.RECORD_VERDICT, word, result_type=bool, start_to_close_timeout=timedelta(seconds=10)
             )
-            return verdict
-        finally:
-            del _questions[key]
+        # On a replay the predicate may say something else; what counts is what it said the first time.
+        return await shielded(handle)
 
 
 def with_recorded_predicates(toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:

@@ -1,11 +1,12 @@
 """Which agent run the current workflow code belongs to, and how its activities are shown."""
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_ai import RunContext
 from pydantic_ai.durable_exec.temporal import TemporalRunContext
@@ -15,6 +16,7 @@ from pydantic_ai.usage import RunUsage
 from interlock.contracts.payloads import Ticket, Usage
 from interlock.contracts.ports import ActivityPlan, Gate, activity_plan
 
+T = TypeVar("T")
 Deferral = ApprovalRequired | CallDeferred
 
 
@@ -85,6 +87,19 @@ def planned(summary: str, ticket: Ticket | None = None) -> Iterator[None]:
     finally:
         current_ticket.reset(held)
         activity_plan.reset(plan)
+
+
+async def shielded(handle: "asyncio.Future[T]") -> T:
+    """Wait for an activity in a way that a cancelled scope of the framework's can end.
+
+    Such a scope cancels its task again on every turn of the loop, and Temporal's handle would swallow each one and
+    never give way. The shield takes the cancellation here, once.
+    """
+    try:
+        return await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
 
 
 def usage_of(counters: list[RunUsage]) -> Usage:

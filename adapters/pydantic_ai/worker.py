@@ -29,7 +29,6 @@ from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
 from interlock.adapters.pydantic_ai._gated import JudgeCall
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
-from interlock.adapters.pydantic_ai._predicates import ask_predicate
 from interlock.adapters.pydantic_ai._scope import usage_of
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
@@ -54,7 +53,7 @@ class PydanticAIAdapter:
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
         self._judged = {name: _has_judges(agent) for name, agent in agents.items()}
         self.runners: dict[str, AgentRunner] = {}
-        self.activities: list[Callable[..., Any]] = [ask_predicate]
+        self.activities: list[Callable[..., Any]] = []
         self.child_workflows: list[type] = []
         for name, agent in agents.items():
             _check_deps(name, agent)

@@ -165,10 +165,12 @@ class Run:
         )
         return await self._submit(names.SUBMIT_TOOL_RESULT, completion)
 
-    async def history_length(self) -> int:
-        """How many events the run's history has."""
+    async def resting(self) -> int | None:
+        """How many events the history has, when no workflow task is under way; None when one is."""
         with server_errors(self.id):
-            return (await self._handle.describe()).history_length
+            description = await self._handle.describe()
+        busy = description.raw_description.HasField("pending_workflow_task")
+        return None if busy else description.history_length
 
     async def cancel(self) -> None:
         """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`."""

@@ -12,6 +12,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import default
 
+from interlock.contracts import names
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Payload
 
@@ -62,6 +63,8 @@ class StepReader:
     def read(self, event: HistoryEvent) -> Step | None:
         """The step that the event begins or changes, as it is now; None for events of other kinds."""
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            if event.activity_task_scheduled_event_attributes.activity_type.name == names.DESCRIBE_TOOL:
+                return None  # How the gate prepares its question is no step of the agent.
             self._by_event[event.event_id] = len(self.steps)
             self.steps.append(_scheduled(event, len(self.steps) + 1))
             return self.steps[-1]
@@ -78,8 +81,10 @@ class StepReader:
             )
         return None
 
-    def _changed(self, scheduled_event_id: int, change: Mapping[str, object]) -> Step:
-        index = self._by_event[scheduled_event_id]
+    def _changed(self, scheduled_event_id: int, change: Mapping[str, object]) -> Step | None:
+        index = self._by_event.get(scheduled_event_id)
+        if index is None:
+            return None
         self.steps[index] = self.steps[index].model_copy(update=change)
         return self.steps[index]
 

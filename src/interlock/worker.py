@@ -13,6 +13,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
+from interlock.activities.record import record_verdict
 from interlock.adapters.pydantic_ai.worker import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
@@ -45,7 +46,7 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
         "workflows": [AgentWorkflow, *adapter.child_workflows],
-        "activities": [DescribeTool(adapter).describe_tool, *adapter.activities],
+        "activities": [DescribeTool(adapter).describe_tool, record_verdict, *adapter.activities],
         "interceptors": [RunInterceptor(adapter.runners), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
         # Without one the SDK reads the code of every loaded module to make it, which takes over a second.

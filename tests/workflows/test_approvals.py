@@ -165,11 +165,13 @@ async def test_a_tool_that_asks_again_although_approved_ends_the_run_by_name(run
 
 
 async def test_the_word_of_an_approval_predicate_is_recorded(run_app: Running) -> None:
-    refunds, asked = Refunds(), []
+    refunds, said = Refunds(), set[float]()
 
     def over_limit(ctx: RunContext[Any], tool_def: ToolDefinition, args: dict[str, Any]) -> bool:
-        asked.append(args["amount"])
-        return bool(args["amount"] > 15)
+        """Says the truth once for each amount, and when a replay asks again, the contrary."""
+        first = args["amount"] not in said
+        said.add(args["amount"])
+        return bool(args["amount"] > 15) is first
 
     toolset = FunctionToolset([refunds.refund], id="refunds").approval_required(over_limit)
     script = Script(two_refunds(), "done")
@@ -180,9 +182,9 @@ async def test_the_word_of_an_approval_predicate_is_recorded(run_app: Running) -
         await run.decide("1", "approve")
         await run.result()
 
-        # Asked once for each call, however often the run was replayed; approved calls are not asked about again.
-        assert sorted(asked) == [10.0, 20.0]
         assert sorted(refunds.made) == [("A-1", 10.0), ("A-2", 20.0)]
+        recorded = [step.summary for step in await run.steps() if "approval" in step.summary]
+        assert sorted(recorded) == ["refund needs approval", "refund needs no approval"]
 
 
 async def test_an_arguments_validator_can_ask_and_its_call_does_not_wait_for_others(run_app: Running) -> None:

@@ -34,7 +34,7 @@ SEARCH_ATTRIBUTES: Final[dict[str, str]] = {
 
 # Activities of Interlock's own. Model and tool activities are named by the framework's integration.
 DESCRIBE_TOOL: Final = "describe_tool"
-ASK_PREDICATE: Final = "ask_predicate"
+RECORD_VERDICT: Final = "record_verdict"
 JUDGE_SUFFIX: Final = "__judge_call"
 
 # Memo: a digest of each field of a run's input, so that a second start can name what differs.

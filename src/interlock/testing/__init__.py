@@ -37,13 +37,12 @@ class RunningApp:
         Only a run at rest is asked: without a workflow cache, a question that arrives in the middle of a workflow
         task can make the SDK drop the task, which the server then gives out again after 10 s.
         """
-        seen = -1
+        seen: int | None = None
 
         async def asked() -> RunState | None:
             nonlocal seen
-            length = await run.history_length()
-            if length != seen:
-                seen = length
+            before, seen = seen, await run.resting()
+            if seen is None or seen != before:
                 return None
             state = await run.state()
             return state if holds(state) else None
