@@ -16,6 +16,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from interlock.contracts import names
+
 _logger = logging.getLogger("interlock.worker")
 _clock: ContextVar["_Clock | None"] = ContextVar("interlock_own_time", default=None)
 
@@ -82,7 +84,7 @@ class _Inbound(ActivityInboundInterceptor):
                 f"{_named(input, activity.info().activity_type)!r} worked for longer than "
                 f"{self._limit.total_seconds():g} s in one attempt. Give it a limit of its own with "
                 'metadata={"temporal": ActivityConfig(start_to_close_timeout=...)}, or make it faster.',
-                type="OwnTimeExceededError",
+                type=names.OWN_TIME_EXCEEDED,
             ) from error
 
 

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object, problems
 from interlock.adapters.pydantic_ai._scope import (
@@ -30,7 +31,7 @@ from interlock.adapters.pydantic_ai._scope import (
 )
 from interlock.contracts import names
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind
+from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
 from interlock.contracts.ports import GatedCall, Ruling
 
 _MARK = "interlock_gate"
@@ -73,6 +74,8 @@ class GatedToolset(WrapperToolset[Any]):
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
             except ActivityError as error:
+                if ticket is not None and _is_silent(error):
+                    raise _outcome_unknown(name, ticket, error) from error
                 if not _is_changed_tool(error):
                     raise
                 # The worker found that what was approved is not what it would run: the person is asked again.
@@ -250,6 +253,23 @@ def _edit_note(arguments: dict[str, Json]) -> str:
     return (
         "A reviewer approved this call with other arguments than you gave. It ran with: "
         f"{to_json(arguments).decode()}. Take these as what happened."
+    )
+
+
+def _is_silent(error: ActivityError) -> bool:
+    """Whether the attempt ended without a word of the tool's: its worker was lost, or its time was over."""
+    cause = error.cause
+    return isinstance(cause, ActivityTimeoutError) or (
+        isinstance(cause, ApplicationError) and cause.type == names.OWN_TIME_EXCEEDED
+    )
+
+
+def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> ApplicationError:
+    return ApplicationError(
+        f"It is not known whether the approved call of {tool!r} (request {ticket.request_id}) happened: {error.cause}. "
+        "It is not run again. Look where it would have had its effect.",
+        type=names.OUTCOME_UNKNOWN,
+        non_retryable=True,
     )
 
 

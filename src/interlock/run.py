@@ -173,15 +173,15 @@ class Run:
         return None if busy else description.history_length
 
     async def cancel(self) -> None:
-        """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`."""
+        """Ask the run to end. Its open requests are withdrawn; it ends as `cancelled`.
+
+        Raises RefusedError when it has ended, or there is none.
+        """
         with server_errors(self.id):
-            try:
-                await self._handle.cancel()
-            except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-                description = await self._handle.describe()
-                raise RefusedError(f"Run {self.id!r} is {status_name(description)} already.") from error
+            description = await self._handle.describe()
+            if description.status in CLOSED:  # The server takes such a request in silence.
+                raise RefusedError(f"Run {self.id!r} is {status_name(description)} already.")
+            await self._handle.cancel()
 
     async def steps(self) -> list[Step]:
         """The model calls, tool calls and judges of the run, in order, from its history."""

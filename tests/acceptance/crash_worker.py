@@ -33,6 +33,8 @@ def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         [ToolCallPart("refund", {"order": "A-1"})],
         [ToolCallPart("slow", {})],
     ]
+    if str(messages[0].parts[0]).count("pay slowly"):
+        answers = [[ToolCallPart("pay", {})]]
     return ModelResponse(parts=answers[turn] if turn < len(answers) else [TextPart("done")])
 
 
@@ -53,10 +55,15 @@ def slow() -> str:
     return "slow"
 
 
+def pay() -> str:
+    note("pay")
+    return slow()
+
+
 agent = Agent(
     FunctionModel(model),
     name="support",
-    tools=[look, Tool(refund, requires_approval=True), slow],
+    tools=[look, Tool(refund, requires_approval=True), slow, Tool(pay, requires_approval=True)],
     capabilities=[Durable()],
 )
 

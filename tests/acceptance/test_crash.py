@@ -5,7 +5,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from interlock import Client, Run
+import pytest
+
+from interlock import Client, Run, RunFailedError
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually
 
@@ -48,9 +50,9 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def start(server: EmbeddedServer) -> tuple[RunningApp, Run]:
+async def start(server: EmbeddedServer, prompt: str = "refund A-1") -> tuple[RunningApp, Run]:
     app = RunningApp(await Client.connect(server.address, task_queue="crash"), server)
-    return app, await app.client.start("support", "refund A-1")
+    return app, await app.client.start("support", prompt)
 
 
 ONCE = {"model 0": 1, "model 1": 1, "model 2": 1, "model 3": 1, "look A-1": 1, "look A-2": 1, "refund A-1": 1}
@@ -77,6 +79,25 @@ async def test_killed_workers_repeat_only_what_was_in_flight(tmp_path: Path) -> 
     assert output.output == "done"
     assert workers.ran == {**ONCE, "slow": 2}
     assert output.usage.requests == 4
+
+
+async def test_an_approved_call_whose_worker_died_is_not_run_again(tmp_path: Path) -> None:
+    server = await EmbeddedServer.start(port=0, ui=False)
+    workers = Workers(server, tmp_path)
+    first = await workers.start()
+    app, run = await start(server, "pay slowly")
+    await app.requests(run, 1)
+    await run.decide("1", "approve")
+    await workers.until("pay")
+    await kill(first)
+    second = await workers.start()
+    with pytest.raises(RunFailedError, match=r"not known whether the approved call of 'pay' \(request 1\)") as ended:
+        await run.result()
+    await kill(second)
+    await server.stop()
+
+    assert ended.value.error_type == "OutcomeUnknownError"
+    assert workers.ran["pay"] == 1
 
 
 async def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path) -> None:

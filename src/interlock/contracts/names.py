@@ -48,6 +48,7 @@ INVALID_INPUT: Final = "InvalidInputError"
 AGENT_RUN_FAILED: Final = "AgentRunFailedError"
 OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
 TOOL_CHANGED: Final = "ToolChangedError"
+OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 
 
