@@ -7,18 +7,20 @@ ARGS ?=
 
 env: .venv/.made
 
+# Everything it says goes to standard error: `make demo ARGS="--yes --json"` prints one document and nothing else.
 .venv/.made: requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Interlock needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another with PYTHON=...")'
-	test -x $(PY) || $(PYTHON) -m venv .venv
-	$(PY) -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
-	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Interlock needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
+	@echo "Making the environment in .venv; this takes about a minute, once." >&2
+	@test -x $(PY) || $(PYTHON) -m venv .venv >&2
+	@$(PY) -m pip install --disable-pip-version-check --no-input --require-hashes -r requirements.lock >&2
+	@$(PY) -m pip install --disable-pip-version-check --no-input --quiet --no-deps --no-build-isolation -e . >&2
+	@touch $@
 
 demo: env
 	@$(PY) -m interlock demo $(ARGS)
 
 test: env
-	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: env
 	$(PY) -m ruff format --check .
