@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,9 +65,8 @@ class WorkerProcess:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far, all threads, in user mode and in the kernel."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time used so far."""
+        return cpu_seconds(self.pid)
 
     async def kill(self) -> None:
         """SIGKILL."""
@@ -113,6 +112,18 @@ class Lab:
         await eventually(asks_for_work, within_seconds=40, every_seconds=0.1)
         return worker
 
+    def others_share(self) -> Callable[[], float]:
+        """A watch: asked later, it tells the share of the machine's processors that work of others took meanwhile."""
+        began = (*machine_cpu_seconds(), self._own_cpu_seconds())
+
+        def share() -> float:
+            busy, total, own = (
+                now - then for now, then in zip((*machine_cpu_seconds(), self._own_cpu_seconds()), began, strict=True)
+            )
+            return max(0.0, busy - own) / total
+
+        return share
+
     async def waiting(self, count: int, *, within_seconds: float = 120) -> None:
         """Wait until this many runs wait for a person."""
 
@@ -147,6 +158,9 @@ class Lab:
         description = await self.client.temporal.get_workflow_handle(run_id).describe()
         return description.raw_description.workflow_execution_info.history_size_bytes
 
+    def _own_cpu_seconds(self) -> float:
+        return sum(map(cpu_seconds, [os.getpid(), self.server.process.pid, *(worker.pid for worker in self.workers)]))
+
     async def _pollers(self, queue: str) -> str:
         response = await self.client.temporal.workflow_service.describe_task_queue(
             DescribeTaskQueueRequest(
@@ -161,6 +175,19 @@ class Lab:
         assert process.stdout
         async for line in process.stdout:
             await self.events.add(json.loads(line))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far, all threads, in user mode and in the kernel."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_seconds() -> tuple[float, float]:
+    """Processor time of the whole machine so far: busy, and altogether."""
+    user, nice, system, idle, iowait, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:9])
+    busy = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return busy, busy + (idle + iowait) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecu
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets.external import TOOL_SCHEMA_VALIDATOR
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -239,8 +240,9 @@ def _ruled_arguments(
 def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
     try:
         validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
-        # Tools of MCP servers bring no validator of their own, only their schema.
-        jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
+        if getattr(call.tool.args_validator, "title", "") == TOOL_SCHEMA_VALIDATOR.title:
+            # Takes any object: a tool of a server brings no validator of its own, only its schema.
+            jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
     except ValidationError as error:
         raise ValueError(problems(error)) from error
     except jsonschema.ValidationError as error:

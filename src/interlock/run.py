@@ -212,7 +212,7 @@ class Run:
         stored and begins when one starts.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + within_seconds
+        begun = loop.time()
         with server_errors(self.id):
             while True:
                 description = await self._handle.describe()
@@ -220,7 +220,9 @@ class Run:
                     await self.result()
                 if description.history_length > 3 or description.status in CLOSED:
                     return
-                if loop.time() > deadline or not await self._client.has_worker():
+                waited = loop.time() - begun
+                # A worker that starts right now is seen a moment later.
+                if waited > within_seconds or (waited > 1.5 and not await self._client.has_worker()):
                     raise UnavailableError(
                         f"No worker takes runs from task queue {self._client.task_queue!r}. Run {self.id!r} is stored "
                         "and begins when one starts: `interlock worker run MODULE:APP`."

@@ -72,7 +72,7 @@ def test_a_lone_surrogate_is_a_value_like_any_other() -> None:
 
 
 def test_another_process_finds_the_same() -> None:
-    asked = "from interlock.contracts.canonical import digest; print(digest({'b': {'x', } and [1.5, 'é'], 'a': {}}))"
+    asked = "from interlock.contracts.canonical import digest; print(digest({'b': [1.5, '\\u00e9'], 'a': {}}))"
     said = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7"}
     ).stdout

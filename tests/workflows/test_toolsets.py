@@ -1,0 +1,144 @@
+"""Tools however they come: wrapped, renamed, made for each run; and what else reaches tools and models."""
+
+import dataclasses
+import enum
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset
+
+from interlock import Interlock
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+
+def pay(order: str) -> str:
+    """Pay money back."""
+    return f"paid {order}"
+
+
+def gated() -> FunctionToolset[Any]:
+    return FunctionToolset([Tool(pay, requires_approval=True)], id="money")
+
+
+@pytest.mark.parametrize(
+    ("toolset", "name"),
+    [
+        (gated().prefixed("bank"), "bank_pay"),
+        (gated().renamed({"give": "pay"}), "give"),
+        (gated().filtered(lambda ctx, tool: True), "pay"),
+        (FunctionToolset([pay], id="money").prefixed("bank").approval_required(), "bank_pay"),
+        (FunctionToolset([pay], id="money").approval_required().prefixed("bank"), "bank_pay"),
+    ],
+    ids=["prefixed", "renamed", "filtered", "gate around prefix", "prefix around gate"],
+)
+async def test_a_gated_tool_in_a_wrapped_toolset(run_app: Running, toolset: AbstractToolset[Any], name: str) -> None:
+    script = Script([call(name, "a", order="A-1"), call(name, "b", order="A-2")], "done")
+    async with run_app(Interlock([agent(script, toolsets=[toolset])])) as app:
+        run = await app.client.start("support", "go")
+        requests = {request.call_id: request for request in await app.requests(run, 2)}
+        await run.decide(requests["a"].request_id, "approve", digest=requests["a"].digest)
+        await run.decide(requests["b"].request_id, "approve", arguments={"order": "B-2"})
+        await run.result()
+
+        assert script.results() == {"a": "paid A-1", "b": "paid B-2"}
+
+
+async def test_a_toolset_made_for_each_run(run_app: Running) -> None:
+    def made(ctx: RunContext[Any]) -> FunctionToolset[Any]:
+        return gated()
+
+    script = Script([call("pay", "a", order="A-1")], "done")
+    async with run_app(Interlock([agent(script, toolsets=[DynamicToolset(made, id="made")])])) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        await run.decide(request.request_id, "approve", digest=request.digest)
+        await run.result()
+
+        assert script.results() == {"a": "paid A-1"}
+
+
+class Kind(enum.Enum):
+    FULL = "full"
+
+
+class Line(BaseModel):
+    price: Decimal
+    on: date
+
+
+@dataclasses.dataclass
+class Note:
+    text: str
+
+
+VALUES: dict[str, tuple[Any, Any, Any]] = {
+    "model": (Line, {"price": "1.50", "on": "2026-01-02"}, Line(price=Decimal("1.50"), on=date(2026, 1, 2))),
+    "decimal": (Decimal, "12.340", Decimal("12.340")),
+    "enum": (Kind, "full", Kind.FULL),
+    "bytes": (bytes, "raw", b"raw"),
+    "set": (set[int], [3, 1, 2], {1, 2, 3}),
+    "dataclass": (Note, {"text": "x"}, Note("x")),
+    "list of models": (list[Line], [{"price": 1, "on": "2026-01-02"}], [Line(price=Decimal(1), on=date(2026, 1, 2))]),
+    "float": (float, 0.1, 0.1),
+    "big": (int, 2**80, 2**80),
+    "text": (str, "ü\u2028😀", "ü\u2028😀"),
+    "optional": (int | None, None, None),
+    "tuple": (tuple[int, str], [1, "x"], (1, "x")),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+async def test_an_approved_call_gets_its_arguments_as_what_they_are(run_app: Running, kind: str) -> None:
+    annotation, given, meant = VALUES[kind]
+    got: list[Any] = []
+
+    def take(value: Any) -> str:
+        got.append(value)
+        return "taken"
+
+    take.__annotations__ = {"value": annotation, "return": str}
+    script = Script([call("take", "a", value=given), call("take", "b", value=given)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        requests = await app.requests(run, 2)
+        await run.decide(requests[0].request_id, "approve", digest=requests[0].digest)
+        await run.decide(requests[1].request_id, "approve", arguments={"value": given})
+        await run.result()
+
+        assert got == [meant, meant]
+
+
+async def test_model_settings_reach_the_model(run_app: Running) -> None:
+    seen: list[Any] = []
+    script = Script("done")
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        seen.append(info.model_settings)
+        return script._answer(messages, info)
+
+    script.model.function = answer
+    async with run_app(Interlock([agent(script)])) as app:
+        await (await app.client.start("support", "go", model_settings={"temperature": 0.25})).result()
+
+    assert seen[0]["temperature"] == 0.25
+
+
+async def test_what_a_prepare_function_leaves_out_is_not_there(run_app: Running) -> None:
+    def never(ctx: RunContext[Any], tool_def: ToolDefinition) -> ToolDefinition | None:
+        return None
+
+    script = Script([call("pay", "a", order="A-1")], "sorry")
+    tool = Tool(pay, requires_approval=True, prepare=never)
+    async with run_app(Interlock([agent(script, tools=[tool])])) as app:
+        run = await app.client.start("support", "go")
+
+        assert (await run.result()).output == "sorry"
+        assert [step.kind for step in await run.steps()] == ["model", "model"]
