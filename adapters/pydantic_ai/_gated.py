@@ -14,7 +14,6 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecu
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
-from pydantic_ai.toolsets.external import TOOL_SCHEMA_VALIDATOR
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -36,6 +35,7 @@ from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
 from interlock.contracts.ports import GatedCall, Ruling
 
 _MARK = "interlock_gate"
+_TAKE_ANYTHING = ("any", "dict[str,any]")
 _JUDGE_TIMEOUT = timedelta(minutes=5)
 
 
@@ -240,8 +240,8 @@ def _ruled_arguments(
 def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
     try:
         validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
-        if getattr(call.tool.args_validator, "title", "") == TOOL_SCHEMA_VALIDATOR.title:
-            # Takes any object: a tool of a server brings no validator of its own, only its schema.
+        if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
+            # The tool of a server or of an external toolset brings no validator of its own, only its schema.
             jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
     except ValidationError as error:
         raise ValueError(problems(error)) from error

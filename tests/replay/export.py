@@ -1,0 +1,284 @@
+"""Makes the stored histories: runs every ending on a real server, with invented data, and writes what happened.
+
+`python -m tests.replay.export` adds the histories that are missing; `--force` makes all of them anew, which is only
+right before their release: afterwards a history is never edited, because runs like it are still waiting somewhere.
+"""
+
+import asyncio
+import base64
+import binascii
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client as TemporalClient
+from temporalio.client import WorkflowHistory
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from interlock import Client, Run, RunFailedError
+from interlock.contracts import names
+from interlock.contracts.payloads import Decision, ToolCompletion
+from interlock.server import EmbeddedServer
+from interlock.testing import RunningApp
+from interlock.worker import run_worker
+from tests.replay.agents import make_app, tool_entered
+
+HISTORIES = Path(__file__).parent / "histories"
+RELEASE = version("interlock")
+Ending = Callable[[RunningApp, str], Awaitable[dict[str, Run]]]
+ENDINGS: dict[str, Ending] = {}
+
+
+def ending(function: Ending) -> Ending:
+    """A function that brings runs to an ending, under the names of their histories."""
+    ENDINGS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+async def start(app: RunningApp, id: str, agent: str, prompt: str, **options: Any) -> Run:
+    return await app.client.start(agent, prompt, id=id, requested_by="ann", **options)
+
+
+async def ended(run: Run) -> Run:
+    try:
+        await run.result()
+    except RunFailedError:
+        pass
+    return run
+
+
+def path_of(name: str) -> Path:
+    return HISTORIES / f"AgentWorkflow.{name}.{RELEASE}.json"
+
+
+@ending
+async def completed_plain(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "support", "Where is A-1001?"))}
+
+
+@ending
+async def completed_without_a_tool(app: RunningApp, name: str) -> dict[str, Run]:
+    deps = {"name": "t-1", "level": 2}
+    return {name: await ended(await start(app, name, "typed", "Hello.", deps=deps))}
+
+
+@ending
+async def completed_decisions(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Refund everything.")
+    first, second, third = await app.requests(run, 3)
+    await run.decide(third.request_id, "approve", arguments={"order": "A-1003", "amount": 30.0}, by="ann")
+    await run.decide(second.request_id, "reject", reason="too late", by="bob")
+    await run.decide(first.request_id, "approve", digest=first.digest, by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_by_signals(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Refund two.")
+    handle = app.client.temporal.get_workflow_handle(run.id)
+    for number in ("1", "2"):
+        await app.state(run, lambda state, number=number: [one.request_id for one in state.requests] == [number])
+        decision = Decision(request_id=number, verdict="approve", decided_by="ann", decided_at=datetime.now(UTC))
+        await handle.signal(names.DECIDE_APPROVAL, decision)
+        await handle.signal(names.DECIDE_APPROVAL, decision)
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_tool_results(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Render the receipt.")
+    await app.requests(run, 2)
+    await run.complete_tool_call("v1", result={"url": "https://example.com/receipt"}, by="ann")
+    completion = ToolCompletion(call_id="p1", error="no colors", completed_by="ann", completed_at=datetime.now(UTC))
+    await app.client.temporal.get_workflow_handle(run.id).signal(names.COMPLETE_TOOL_CALL, completion)
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_predicate(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Move the money.")
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_asked_by_the_tool(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Close the account.")
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_judge(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "judged", "Refund everything.")
+    (request,) = await app.requests(run, 1)
+    await run.decide(request.request_id, "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_sub_run(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Have it paid.")
+    (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+    child = app.client.attach(sub_run.workflow_id)
+    await app.requests(child, 1)
+    await child.decide("1", "approve", by="ann")
+    return {name: await ended(run), f"{name}-child": await ended(child)}
+
+
+@ending
+async def failed_usage_limit(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Where is A-1001?", usage_limits={"request_limit": 1})
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_hook(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "hooked", "Hello."))}
+
+
+@ending
+async def failed_model(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "flaky", "Hello."))}
+
+
+@ending
+async def failed_approved_tool(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Break it.")
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_outcome_unknown(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Stall.")
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_unknown_agent(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "supprot", "Hello."))}
+
+
+@ending
+async def failed_invalid_deps(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "typed", "Hello.", deps={"level": "high"}))}
+
+
+@ending
+async def cancelled_waiting(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Refund everything.")
+    await app.requests(run, 3)
+    await run.cancel()
+    return {name: await ended(run)}
+
+
+@ending
+async def cancelled_in_a_tool(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Call the courier.")
+    await tool_entered.wait()
+    await run.cancel()
+    return {name: await ended(run)}
+
+
+@ending
+async def open_awaiting_approval(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Refund everything.")
+    await app.requests(run, 3)
+    await run.decide("2", "approve", by="ann")
+    await app.state(run, lambda state: len(state.requests) == 2)
+    return {name: run}
+
+
+@ending
+async def open_awaiting_sub_run(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Have it paid.")
+    (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+    child = app.client.attach(sub_run.workflow_id)
+    await app.requests(child, 1)
+    return {name: run, f"{name}-child": child}
+
+
+def portable(history: WorkflowHistory) -> str:
+    """A history as JSON, without stack traces: they name files of the machine that made it, and no replay reads them.
+
+    Raises ValueError when it still names the machine or its user.
+    """
+    document = _without_traces(json.loads(history.to_json()))
+    text = readable(document)
+    for name in (socket.gethostname(), f"{getpass.getuser()}@", str(Path.home()), str(Path.cwd())):
+        if name in text:
+            raise ValueError(
+                f"The history of {history.workflow_id} names {name}: {text[text.index(name) - 300 :][:600]}"
+            )
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def readable(document: Any) -> str:
+    """Every text in a history, also in its payloads."""
+    if isinstance(document, dict):
+        return "\n".join(readable(value) for value in document.values())
+    if isinstance(document, list):
+        return "\n".join(readable(value) for value in document)
+    try:
+        return f"{document}\n{base64.b64decode(str(document), validate=True).decode()}"
+    except (binascii.Error, UnicodeDecodeError):
+        return str(document)
+
+
+def _without_traces(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: _without_traces(value) for key, value in document.items() if key != "stackTrace"}
+    return [_without_traces(value) for value in document] if isinstance(document, list) else document
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[RunningApp]:
+    """The app at work on a server of its own, with nothing of this machine in what it calls itself."""
+    server = await EmbeddedServer.start(port=0, ui=False)
+    try:
+        temporal = await TemporalClient.connect(
+            server.address, identity="client", data_converter=pydantic_data_converter
+        )
+        app, stop = make_app(), asyncio.Event()
+        client = Client(temporal, task_queue=app.settings.task_queue)
+        worker = asyncio.create_task(run_worker(app, client, stop, identity="worker"))
+        try:
+            yield RunningApp(client, server)
+        finally:
+            stop.set()
+            await worker
+    finally:
+        await server.stop()
+
+
+async def export(*, force: bool) -> None:
+    """Write the histories of the endings that have none, or of all."""
+    wanted = [name for name in ENDINGS if force or not path_of(name).exists()]
+    HISTORIES.mkdir(exist_ok=True)
+    async with running() as app:
+        for ending in wanted:
+            for name, run in (await ENDINGS[ending](app, ending)).items():
+                history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
+                path_of(name).write_text(portable(history), encoding="utf-8")
+                print(f"{path_of(name).name}: {len(history.events)} events")
+    print(f"{len(wanted)} of {len(ENDINGS)} endings exported.")
+
+
+if __name__ == "__main__":
+    asyncio.run(export(force="--force" in sys.argv[1:]))
+    sys.stdout.flush()
+    os._exit(0)  # A process that used a Temporal client may abort at its exit.
