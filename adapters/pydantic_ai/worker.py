@@ -2,23 +2,19 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Union, cast
+from typing import Any
 
 import anyio
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, RunContext, ToolOutput
-from pydantic_ai.capabilities.abstract import AbstractCapability, leaf_capabilities
+from pydantic_ai import Agent, RunContext
 from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter
 from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
-from pydantic_ai.usage import RunUsage
 from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -27,14 +23,13 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
-from interlock.adapters.pydantic_ai._gated import JudgeCall
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
-from interlock.adapters.pydantic_ai._scope import usage_of
+from interlock.adapters.pydantic_ai._judges import has_judges, judge_activity
+from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RunFailedError
-from interlock.contracts.payloads import JudgeVerdict, Parent, RunInput, RunOutput, Ticket
+from interlock.contracts.payloads import Parent, Ticket
 from interlock.contracts.ports import AgentRunner, SubRuns
 
 
@@ -51,7 +46,7 @@ class PydanticAIAdapter:
         self._agents = agents
         self._sub_runs = sub_runs
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
-        self._judged = {name: _has_judges(agent) for name, agent in agents.items()}
+        self._judged = {name: has_judges(agent) for name, agent in agents.items()}
         self.runners: dict[str, AgentRunner] = {}
         self.activities: list[Callable[..., Any]] = []
         self.child_workflows: list[type] = []
@@ -62,7 +57,7 @@ class PydanticAIAdapter:
             self.activities += activities
             self.child_workflows += workflows
             if self._judged[name]:
-                self.activities.append(_judge_activity(name, self._durables[name], agent))
+                self.activities.append(judge_activity(name, self._durables[name], agent))
 
     @property
     def interceptor(self) -> Interceptor:
@@ -91,7 +86,7 @@ class PydanticAIAdapter:
         workflow_id = f"{info.workflow_id}/{agent}-{place}"
         with waiting_for_others():
             try:
-                output = await self._sub_runs.run(workflow_id, _sub_run_input(agent, ctx, self._agents[agent], parent))
+                output = await self._sub_runs.run(workflow_id, sub_run_input(agent, ctx, self._agents[agent], parent))
             except RunFailedError as error:
                 raise SubRunFailedError(
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
@@ -103,7 +98,7 @@ class PydanticAIAdapter:
                     with anyio.CancelScope(shield=True):
                         await self._sub_runs.cancel(workflow_id)
                 raise
-        result = _result(self._agents[agent], output)
+        result = sub_run_result(self._agents[agent], output)
         ctx.usage.incr(result.usage)
         return result
 
@@ -172,50 +167,6 @@ def _check_deps(name: str, agent: Agent[Any, Any]) -> None:
         ) from error
 
 
-def _has_judges(agent: Agent[Any, Any]) -> bool:
-    default = AbstractCapability.handle_deferred_tool_calls
-    return any(type(one).handle_deferred_tool_calls is not default for one in leaf_capabilities(agent.root_capability))
-
-
-def _judge_activity(name: str, durable: Durable, agent: Agent[Any, Any]) -> Callable[..., Any]:
-    async def judge_call(params: JudgeCall, deps: Any = None) -> JudgeVerdict:
-        """Ask the agent's handlers of deferred calls about one call. Any error means: ask a person."""
-        ctx = durable.deserialize_operation_run_context(params.serialized_run_context, deps)
-        part = ToolCallPart(params.tool, params.arguments, tool_call_id=params.call_id)
-        requests = DeferredToolRequests(
-            approvals=[part] if params.kind == "approval" else [],
-            calls=[part] if params.kind == "tool_result" else [],
-            metadata={params.call_id: params.metadata} if params.metadata else {},
-        )
-        before = usage_of([ctx.usage])
-        results = await agent.root_capability.handle_deferred_tool_calls(ctx, requests=requests)
-        verdict = _verdict(params, results)
-        spent = {
-            field: value - getattr(before, field) for field, value in usage_of([ctx.usage]) if field != "tool_calls"
-        }
-        return verdict.model_copy(update={"usage": type(before)(**spent)})
-
-    judge_call.__annotations__ = {"params": JudgeCall, "deps": agent.deps_type | None, "return": JudgeVerdict}
-    return activity.defn(name=names.judge_activity(name))(judge_call)
-
-
-def _verdict(asked: JudgeCall, results: DeferredToolResults | None) -> JudgeVerdict:
-    if results is None:
-        return JudgeVerdict()
-    approval = results.approvals.get(asked.call_id) if asked.kind == "approval" else None
-    if approval is True or isinstance(approval, ToolApproved):
-        edited = approval.override_args if isinstance(approval, ToolApproved) else None
-        return JudgeVerdict(verdict="approve", arguments=edited)
-    if approval is False or isinstance(approval, ToolDenied):
-        return JudgeVerdict(verdict="reject", reason=approval.message if isinstance(approval, ToolDenied) else "")
-    if asked.kind == "tool_result" and asked.call_id in results.calls:
-        result = results.calls[asked.call_id]
-        if isinstance(result, Exception):
-            return JudgeVerdict(verdict="fail", reason=str(result))
-        return JudgeVerdict(verdict="complete", result=from_json(to_json(result)))
-    return JudgeVerdict()
-
-
 def _definition(durable: Durable, toolset: str, tool: str) -> Any:
     """What this worker's code says of a tool: its schema, or for a server's tools how the server is reached."""
     wrapper = durable._toolsets_by_id.get(toolset)
@@ -226,44 +177,6 @@ def _definition(durable: Durable, toolset: str, tool: str) -> Any:
         return [[one.name, one.description, one.function_schema.json_schema] for one in held]
     client = getattr(source, "client", None)
     return repr(getattr(client, "transport", type(source).__name__))
-
-
-def _sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent) -> RunInput:
-    if not ctx.prompt:
-        raise UserError(f"Agent {agent!r} was run by a tool without a prompt; a run of its own needs one.")
-    return RunInput(
-        agent=agent,
-        prompt=ctx.prompt if isinstance(ctx.prompt, str) else PROMPT.dump_python(list(ctx.prompt), mode="json"),
-        deps=from_json(to_json(ctx.deps)),
-        message_history=MESSAGES.dump_python(ctx.messages, mode="json") if ctx.messages else None,
-        model=ctx.model_id if ctx.model is not of.model else None,
-        model_settings=cast("dict[str, Any] | None", ctx.model_settings),
-        usage_limits=from_json(to_json(ctx.usage_limits)) if ctx.usage_limits else None,
-        parent=parent,
-    )
-
-
-def _result(agent: Agent[Any, Any], output: RunOutput) -> AgentRunResult[Any]:
-    value = TypeAdapter(_output_types(agent.output_type)).validate_python(output.output)
-    used = RunUsage(**output.usage.model_dump())
-    result: AgentRunResult[Any] = TypeAdapter(AgentRunResult[Any]).validate_python(
-        {"output": None, "messages": output.messages or [], "usage": used}
-    )
-    result.output = value
-    return result
-
-
-def _output_types(spec: Any) -> Any:
-    """The type of an agent's output, whatever markers its output types wear."""
-    if isinstance(spec, ToolOutput):
-        return spec.output
-    if isinstance(spec, NativeOutput | PromptedOutput):
-        return _output_types(spec.outputs)
-    if isinstance(spec, Sequence) and not isinstance(spec, str):
-        return Union[tuple(_output_types(one) for one in spec)]  # noqa: UP007 - the members are only known here
-    if callable(spec) and not isinstance(spec, type):
-        return Any
-    return spec
 
 
 __all__ = ["OPEN_END", "PydanticAIAdapter", "SubRunFailedError"]
