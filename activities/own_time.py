@@ -3,21 +3,28 @@
 import asyncio
 import logging
 import sys
+import sysconfig
 import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+)
 
 from interlock.contracts import names
 
+_BEAT_SECONDS = 2
 _logger = logging.getLogger("interlock.worker")
 _clock: ContextVar["_Clock | None"] = ContextVar("interlock_own_time", default=None)
 
@@ -52,6 +59,16 @@ class OwnTimeInterceptor(Interceptor):
         return _Inbound(next, self._limit, self._unlimited, self.running)
 
 
+class _Outbound(ActivityOutboundInterceptor):
+    """Lets no sign of life out of an attempt that has hardly begun: each is a write on the server's side."""
+
+    def heartbeat(self, *details: Any) -> None:
+        """See `ActivityOutboundInterceptor`."""
+        age = datetime.now(UTC) - activity.info().started_time
+        if details or age >= timedelta(seconds=_BEAT_SECONDS):
+            super().heartbeat(*details)
+
+
 class _Inbound(ActivityInboundInterceptor):
     def __init__(
         self, next: ActivityInboundInterceptor, limit: timedelta, unlimited: timedelta, running: dict[bytes, str]
@@ -60,6 +77,9 @@ class _Inbound(ActivityInboundInterceptor):
         self._limit = limit
         self._unlimited = unlimited
         self._running = running
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound))
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
@@ -94,8 +114,8 @@ async def _beating() -> AsyncIterator[None]:
 
     async def beat() -> None:
         while True:
+            await asyncio.sleep(_BEAT_SECONDS)
             activity.heartbeat()
-            await asyncio.sleep(2)
 
     task = asyncio.create_task(beat())
     try:
@@ -173,8 +193,12 @@ class LoopWatch:
     def _where(self) -> str:
         frame = sys._current_frames().get(self._loop_thread)
         lines = traceback.extract_stack(frame, limit=None) if frame else []
-        own = [line for line in lines if "site-packages" not in line.filename and "/asyncio/" not in line.filename]
+        own = [line for line in lines if not _is_library(line.filename)] or lines
         return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+
+
+def _is_library(filename: str) -> bool:
+    return "site-packages" in filename or filename.startswith((sysconfig.get_path("stdlib"), "<frozen"))
 
 
 def _named(input: ExecuteActivityInput, activity_type: str) -> str:

@@ -1,19 +1,23 @@
 """What the Temporal UI shows of a run while it is open: Markdown that is kept true to what the run waits for."""
 
+import re
+import shlex
+
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, RunState, Settled
 
 
 def details(state: RunState, now: list[str]) -> str:
     """The current details of a run. now: labels of the activities in flight."""
-    blocks = [f"**{state.agent}** · {state.status.replace('_', ' ')}"]
+    blocks = [f"**{_plain(state.agent)}** · {state.status.replace('_', ' ')}"]
     if state.requests:
         blocks.append("\n".join(["### Waits for a person", *(_request(request) for request in state.requests)]))
     if now:
         blocks.append("\n".join(["### Now", *(f"- {_plain(label)}" for label in now)]))
     open_runs = [run for run in state.sub_runs if run.usage is None]
     if open_runs:
-        blocks.append("\n".join(["### Agents at work", *(f"- {run.agent}: `{run.workflow_id}`" for run in open_runs)]))
+        at_work = (f"- {_plain(run.agent)}: {_code(run.workflow_id)}" for run in open_runs)
+        blocks.append("\n".join(["### Agents at work", *at_work]))
     if state.settled:
         blocks.append("\n".join(["### Decided", *(_settled(settled) for settled in state.settled[-10:])]))
     return "\n\n".join(blocks)
@@ -21,15 +25,16 @@ def details(state: RunState, now: list[str]) -> str:
 
 def _request(request: ApprovalRequest) -> str:
     label = _plain(call_label(request.tool, request.arguments))
-    path = " / ".join(request.agent_path)
+    path = _plain(" / ".join(request.agent_path))
+    run = shlex.quote(request.workflow_id)
     if request.kind == "tool_result":
         return (
             f"- the result of **{label}** ({path})  \n"
-            f"  `interlock tools complete {request.workflow_id} {request.call_id} --result JSON`"
+            f"  {_code(f'interlock tools complete {run} {request.request_id} --result JSON')}"
         )
     return (
         f"- request {request.request_id}: **{label}** ({path}), since {request.requested_at:%Y-%m-%d %H:%M:%S} UTC  \n"
-        f"  `interlock approvals decide {request.workflow_id} {request.request_id} --approve`"
+        f"  {_code(f'interlock approvals decide {run} {request.request_id} --approve')}"
     )
 
 
@@ -42,4 +47,10 @@ def _settled(settled: Settled) -> str:
 
 def _plain(text: str) -> str:
     # Text from a model must not become Markdown in a page that people trust.
-    return "".join(f"\\{char}" if char in "\\`*_[]<>#|!" else char for char in text.replace("\n", " "))
+    return "".join(f"\\{char}" if char in "\\`*_[]<>#|!~&" else char for char in " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    text = " ".join(text.split())
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

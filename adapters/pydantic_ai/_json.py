@@ -42,3 +42,8 @@ def problems(error: ValidationError) -> str:
     # Without the inputs: they may be secrets, and this text ends up in the history.
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'value'}: {one['msg']}" for one in found)
+
+
+def type_name(kind: Any) -> str:
+    """How a person would write a type: unions and the like have no name of their own."""
+    return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

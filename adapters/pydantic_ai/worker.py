@@ -23,6 +23,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
+from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_judges, judge_activity
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
@@ -162,7 +163,7 @@ def _check_deps(name: str, agent: Agent[Any, Any]) -> None:
         TypeAdapter(agent.deps_type)
     except PydanticUserError as error:
         raise MisconfiguredError(
-            f"The dependency type {agent.deps_type.__name__} of agent {name!r} cannot travel to an activity. "
+            f"The dependency type {type_name(agent.deps_type)} of agent {name!r} cannot travel to an activity. "
             "Make it a pydantic model or a dataclass of plain data; make clients inside the tools."
         ) from error
 

@@ -1,6 +1,7 @@
 """The deterministic half: runs a pydantic-ai agent in a workflow."""
 
 import asyncio
+import dataclasses
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -9,7 +10,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError, FailureError
 
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope
 from interlock.contracts import names
 from interlock.contracts.payloads import Json, RunInput, RunOutput
@@ -56,11 +57,12 @@ class Runner:
                 "message_history": MESSAGES.validate_python(run.message_history) if run.message_history else None,
                 "model": run.model,
                 "model_settings": run.model_settings,
-                "usage_limits": _LIMITS.validate_python(run.usage_limits) if run.usage_limits else None,
+                "usage_limits": _limits(run.usage_limits),
                 "usage": usage,
             }
         except ValidationError as error:
-            raise _invalid_input(f"The run's input does not fit agent {run.agent!r}: {problems(error)}") from error
+            # Not `from error`: the cause goes into the history too, and it quotes the input.
+            raise _invalid_input(f"The run's input does not fit agent {run.agent!r}: {problems(error)}") from None
 
     def _validated_deps(self, deps: Json) -> Any:
         if self._agent.deps_type in (object, type(None)):
@@ -69,11 +71,19 @@ class Runner:
             return None
         try:
             return self._deps.validate_json(to_json(deps))
-        except ValidationError as error:
+        except Exception as error:  # A validator of the user's own may raise anything.
+            what = problems(error) if isinstance(error, ValidationError) else type(error).__name__
             raise _invalid_input(
-                f"The dependencies (deps) do not fit {self._agent.deps_type.__name__} "
-                f"of agent {self._agent.name!r}: {problems(error)}"
-            ) from error
+                f"The dependencies (deps) do not fit {type_name(self._agent.deps_type)} "
+                f"of agent {self._agent.name!r}: {what}"
+            ) from None
+
+
+def _limits(given: dict[str, Json] | None) -> UsageLimits | None:
+    known = [field.name for field in dataclasses.fields(UsageLimits)]
+    if unknown := sorted(set(given or ()) - set(known)):
+        raise _invalid_input(f"There are no usage limits {', '.join(unknown)}; there are: {', '.join(known)}.")
+    return _LIMITS.validate_python(given) if given else None
 
 
 def _invalid_input(message: str) -> ApplicationError:

@@ -27,18 +27,25 @@ class Interlock:
     def adapter(self, sub_runs: SubRuns | None = None) -> "PydanticAIAdapter":
         """What a worker needs of the agents' framework. sub_runs: starts runs for agents that tools run;
         only a worker needs it."""
-        from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+        try:
+            from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+        except ModuleNotFoundError as error:
+            raise MisconfiguredError(
+                f'Running agents of pydantic-ai needs {error.name!r}: pip install "interlock[pydantic-ai]".'
+            ) from error
 
         return PydanticAIAdapter(self.agents, sub_runs)
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
     named: dict[str, Any] = {}
+    if not isinstance(agents, Sequence) or isinstance(agents, str):
+        raise MisconfiguredError("Interlock(agents=...) takes a list of agents: Interlock([support]).")
     if not agents:
         raise MisconfiguredError("Interlock(agents=[]) has no agents. Give it at least one.")
     for agent in agents:
         root = type(agent).__module__.partition(".")[0]
-        if root != "pydantic_ai":
+        if root != "pydantic_ai" or not hasattr(agent, "deps_type"):
             raise MisconfiguredError(
                 f"{type(agent).__module__}.{type(agent).__name__} is not an agent that Interlock can run. "
                 "Give it agents of pydantic-ai."

@@ -115,9 +115,14 @@ class EmbeddedServer:
         raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
 
 
+# Loaded here and not between fork and exec, where nothing may be loaded.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
 def _end_with_parent() -> None:
     # A program that is killed cannot stop its server; the kernel can. PR_SET_PDEATHSIG is 1.
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGTERM)
 
 
 def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:

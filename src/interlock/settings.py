@@ -20,7 +20,7 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: how long a stopping worker lets calls finish.
     """
 
-    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     task_queue: str = Field(default=names.DEFAULT_TASK_QUEUE, min_length=1)
     tool_timeout_seconds: float = Field(default=600, gt=0)

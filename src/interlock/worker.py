@@ -21,6 +21,9 @@ from interlock.contracts.payloads import RunInput, RunOutput
 from interlock.workflows.agent import AgentWorkflow
 from interlock.workflows.interceptor import RunInterceptor
 
+# Without one the SDK reads the code of every loaded module to make it, which takes over a second.
+_BUILD_ID = f"interlock-{version('interlock')}"
+
 
 class SubRunsThroughClient:
     """Starts the runs of agents that tools run, through the worker's own connection."""
@@ -49,8 +52,7 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
         "activities": [DescribeTool(adapter).describe_tool, record_verdict, *adapter.activities],
         "interceptors": [RunInterceptor(adapter.runners), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
-        # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
-        "build_id": f"interlock-{version('interlock')}",
+        "build_id": _BUILD_ID,
         "identity": f"{os.getpid()}@{socket.gethostname()}",
         "max_cached_workflows": settings.max_cached_runs,
         "max_concurrent_activities": settings.max_concurrent_activities,
@@ -78,5 +80,6 @@ def make_replayer(app: Interlock) -> Replayer:
         workflows=[AgentWorkflow, *adapter.child_workflows],
         interceptors=[RunInterceptor(adapter.runners)],
         workflow_runner=UnsandboxedWorkflowRunner(),
+        build_id=_BUILD_ID,
         data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
     )

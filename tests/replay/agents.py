@@ -142,7 +142,7 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         return str((await payer.run(f"Pay {order}.")).output)
 
     quickly = {"temporal": {"start_to_close_timeout": timedelta(seconds=1)}}
-    tools = [
+    tools: list[Any] = [
         Tool(look_up, name=look_up_name),
         Tool(refund, requires_approval=gated),
         *(render, close_account, have_it_paid, call_courier),

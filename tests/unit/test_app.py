@@ -145,4 +145,4 @@ def test_every_bad_setting_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_settings_stay_as_they_were_read() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings.read().task_queue = "other"  # type: ignore[misc]
+        Settings.read().task_queue = "other"

@@ -138,7 +138,7 @@ async def test_every_name_that_a_worker_registers_is_in_names(server: EmbeddedSe
 
 def test_every_handler_takes_one_payload_and_gives_one() -> None:
     definition = workflow._Definition.must_from_class(AgentWorkflow)
-    handlers = [*definition.signals.values(), *definition.updates.values()]
+    handlers: list[Any] = [*definition.signals.values(), *definition.updates.values()]
 
     for handler in handlers:
         (message,) = [kind for name, kind in get_type_hints(handler.fn).items() if name != "return"]

@@ -7,21 +7,27 @@ from interlock.contracts.payloads import Json
 
 MASK: Final = "[masked]"
 
-_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SECRET_NAME: Final = re.compile(
-    r"(?:^|[_\-. ])(?:pass|password|passwd|passphrase|pwd|secret|token|jwt|auth|authorization|credentials?|cookie"
-    r"|api[_\- ]?key|private[_\- ]?key|access[_\- ]?key|secret[_\- ]?key|signing[_\- ]?key|encryption[_\- ]?key)$"
+    r"(?:^|[_\-. ])(?:pass|passwords?|passwd|passphrases?|pwd|secrets?|token|jwt|auth|authorization|credentials?"
+    r"|cookies?|(?:api|private|access|secret|signing|encryption)[_\- ]?keys?)$"
 )
-# Each pattern keeps group 1 (what names the secret) and masks the rest.
+_KEYED: Final = r"(?:password|passwd|passphrase|secret|token|api[_\-]?key|access[_\-]?key)[\"']?\s*[=:]\s*"
+# Random text holds a digit or changes its case inside; words of prose do neither.
+_RANDOM: Final = r"(?=[A-Za-z0-9+/_~=\-]*(?:[0-9]|(?-i:[a-z][A-Z])))"
+# Each pattern keeps group 1 (what names the secret) and masks the rest. A model writes this text and workflow code
+# reads it, so none may take more than linear time: each can begin at few places.
 _SECRET_TEXT: Final = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
-        r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-        r"(\b(?:bearer|basic)\s+)[A-Za-z0-9+/_.~=\-]{8,}",
-        r"([a-z][a-z0-9+.\-]*://[^/\s:@]*:)[^/\s@]+(?=@)",
-        r"(\b[\w\-]*(?:password|passwd|passphrase|secret|token|api[_\-]?key|access[_\-]?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]+",
-        r"()\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?",
-        r"()\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}[A-Za-z0-9_\-]*",
+        r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?!\[masked\]).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+        r"(\bauthorization[\"']?\s*[=:]\s*[\"']?(?:bearer|basic|token|digest)\s+)[^\s\"',;]+",
+        rf"(\b(?:bearer|basic)\s+){_RANDOM}[A-Za-z0-9+/_.~=\-]{{8,}}",
+        r"(://[^/\s:@]*:)[^/\s]+(?=@)",
+        rf"({_KEYED}(?P<quote>[\"']))(?:(?!(?P=quote))[^\r\n])+",
+        rf"({_KEYED})[^\s\"',;&]+",
+        r"()(?<![\w\-])eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+(?:\.[A-Za-z0-9_\-]*)?",
+        r"()(?<![\w\-])(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}[A-Za-z0-9_\-]*",
         r"()\b(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-)[A-Za-z0-9_\-]{10,}",
         r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
     )
@@ -47,18 +53,42 @@ def masked_text(text: str) -> str:
 
 
 def unmasked(edited: Json, real: Json, name: str = "") -> Json:
-    """Edited arguments with the real value wherever the reviewer left a masked one as it was."""
+    """Edited arguments with the real value wherever the reviewer left a masked one as it was.
+
+    Raises ValueError when a masked value was changed in part, or moved so that nobody can tell which one it is: the
+    tool must never get the mask itself.
+    """
     if isinstance(edited, dict) and isinstance(real, dict):
         return {key: unmasked(item, real.get(key), key) for key, item in edited.items()}
-    if isinstance(edited, list) and isinstance(real, list) and len(edited) == len(real):
-        return [unmasked(item, before, name) for item, before in zip(edited, real, strict=True)]
-    return real if real is not None and edited == masked(real, name) else edited
+    if isinstance(edited, list) and isinstance(real, list):
+        return _unmasked_list(edited, real, name)
+    if edited == (shown := masked(real, name)) and shown != real:
+        return real
+    if MASK in str(edited) and MASK not in str(real):
+        raise ValueError(f"{name or 'value'}: a masked value was moved or changed in part; write it in full")
+    return edited
+
+
+def _unmasked_list(edited: list[Json], real: list[Json], name: str) -> list[Json]:
+    shown = [masked(item, name) for item in real]
+
+    def counterpart(at: int, item: Json) -> Json:
+        # What is still at its place, what has moved, or what was edited at its place.
+        at_its_place = real[at] if len(edited) == len(real) else None
+        if at_its_place is not None and shown[at] == item:
+            return at_its_place
+        moved = [one for one, look in zip(real, shown, strict=True) if look == item]
+        if not moved:
+            return at_its_place
+        return moved[0] if all(one == moved[0] for one in moved) else None
+
+    return [unmasked(item, counterpart(at, item), name) for at, item in enumerate(edited)]
 
 
 def call_label(tool: str, arguments: dict[str, Json], *, limit: int = 180) -> str:
     """One line that says what a call does: `refund: order A-1001, amount 42.00`."""
     parts = [f"{name} {_short(value)}" for name, value in masked(arguments).items()]
-    label = f"{tool}: {', '.join(parts)}" if parts else tool
+    label = " ".join((f"{tool}: {', '.join(parts)}" if parts else tool).split())
     return label if len(label) <= limit else f"{label[: limit - 1]}…"
 
 
