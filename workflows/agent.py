@@ -63,6 +63,8 @@ class AgentWorkflow:
             self._ended = "cancelled" if is_cancelled_exception(error) else "failed"
             raise
         finally:
+            if self._ended in ("failed", "cancelled"):
+                await self._cancel_sub_runs()
             if started:
                 await started
                 await self._report(self._usage())
@@ -185,6 +187,15 @@ class AgentWorkflow:
                 updates.append(key.value_set(value))
         if updates:
             workflow.upsert_search_attributes(updates)
+
+    async def _cancel_sub_runs(self) -> None:
+        """Ask the runs of this one's tools to end: nobody waits for them any more."""
+        for sub_run in self._sub_runs.values():
+            if sub_run.usage is None:
+                try:
+                    await workflow.get_external_workflow_handle(sub_run.workflow_id).cancel()
+                except FailureError:
+                    workflow.logger.info("sub_run.gone", extra={"workflow_id": sub_run.workflow_id})
 
     async def _report(self, usage: Usage | None) -> None:
         parent = self._run.parent

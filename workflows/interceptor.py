@@ -1,8 +1,12 @@
 """Gives runs the agents of their worker, and each activity the summary that a person understands."""
 
+from collections.abc import Sequence
+
 from temporalio import workflow
 from temporalio.worker import (
     ExecuteWorkflowInput,
+    HandleSignalInput,
+    HandleUpdateInput,
     Interceptor,
     StartActivityInput,
     WorkflowInboundInterceptor,
@@ -12,6 +16,8 @@ from temporalio.worker import (
 
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
+    from interlock.contracts.errors import RefusedError
+    from interlock.contracts.payloads import Payload
     from interlock.contracts.ports import Runners, activity_plan
     from interlock.workflows.agent import AgentWorkflow, worker_runners
 
@@ -37,9 +43,28 @@ class _Inbound(WorkflowInboundInterceptor):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         super().init(_Outbound(outbound))
 
+    async def handle_signal(self, input: HandleSignalInput) -> None:
+        if not _is_message(input.args):
+            # Left alone it would fail the workflow task, again and again.
+            workflow.logger.warning("signal.refused", extra={"signal": input.signal, "arguments": len(input.args)})
+            return
+        await super().handle_signal(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        if not _is_message(input.args):
+            raise RefusedError(
+                f"{input.update} takes one message; {len(input.args)} arguments of another kind were given."
+            )
+        super().handle_update_validator(input)
+
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_runners.set(self.runners)
         return await super().execute_workflow(input)
+
+
+def _is_message(args: Sequence[object]) -> bool:
+    # A payload of null comes in as None, whatever the handler's type.
+    return len(args) == 1 and isinstance(args[0], Payload)
 
 
 class RunInterceptor(Interceptor):

@@ -23,8 +23,9 @@ from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_ticket, entered, planned
+from interlock.contracts import names
 
-HEARTBEAT_TIMEOUT = timedelta(seconds=9)
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """After how long without a sign of life a worker's activity is taken for lost."""
 
 OPEN_END = timedelta(days=365)
@@ -47,6 +48,9 @@ class Durable(TemporalDurability[Any]):
             "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         }
         options["activity_config"] = {**config, **(options.get("activity_config") or {})}
+        policy = options["activity_config"].get("retry_policy") or RetryPolicy()
+        never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE]
+        options["activity_config"]["retry_policy"] = dataclasses.replace(policy, non_retryable_error_types=never)
         options.setdefault("run_context_type", InterlockRunContext)
         if not issubclass(options["run_context_type"], InterlockRunContext):
             raise TypeError("`run_context_type` has to be a subclass of interlock's InterlockRunContext.")
@@ -90,7 +94,7 @@ class Durable(TemporalDurability[Any]):
         try:
             result = await handler(args)
         except (ApprovalRequired, CallDeferred) as deferral:
-            result = await _gated.hooked(ctx, call, tool_def, deferral)
+            result = await _gated.hooked(ctx, call, args, deferral)
         except SkipToolExecution as skip:
             if not isinstance(skip.result, ToolDenied):
                 raise

@@ -10,7 +10,14 @@ from typing import Any
 import jsonschema
 from pydantic import ValidationError
 from pydantic_ai import RunContext
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecution, ToolFailed, UserError
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelRetry,
+    SkipToolExecution,
+    ToolFailed,
+    UserError,
+)
 from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
@@ -20,7 +27,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from interlock.adapters.pydantic_ai._json import as_json, as_json_object, problems
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems
 from interlock.adapters.pydantic_ai._scope import (
     Deferral,
     InterlockRunContext,
@@ -53,8 +60,10 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        args, ticket = tool_args, None
+        args, ticket = tool_args, scope.tickets.pop(ctx.tool_call_id or "", None)
         asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
+        if ticket is not None:
+            asked, args = None, _travelling(args, tool)  # A hook asked for it, and was answered.
         while True:
             if asked is not None:
                 if isinstance(asked, ApprovalRequired) and ctx.tool_call_approved:
@@ -66,6 +75,7 @@ class GatedToolset(WrapperToolset[Any]):
                 if ruling.outcome in ("completed", "failed"):
                     return _outside_result(ruling)
                 args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
+                args = _travelling(args, tool)
                 ctx = dataclasses.replace(ctx, tool_call_approved=True)
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
@@ -77,6 +87,11 @@ class GatedToolset(WrapperToolset[Any]):
             except ActivityError as error:
                 if ticket is not None and _is_silent(error):
                     raise _outcome_unknown(name, ticket, error) from error
+                if _type_of(error) == names.NOT_SERIALIZABLE:
+                    raise UserError(
+                        f"Tool {name!r} has run, but what it returned cannot be written as JSON, so it is lost: "
+                        f"{error.cause}. Return plain data, a dataclass or a pydantic model."
+                    ) from error
                 if not _is_changed_tool(error):
                     raise
                 # The worker found that what was approved is not what it would run: the person is asked again.
@@ -96,6 +111,7 @@ class _Call:
 async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
     kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
+    arguments = _shown(call)
     ruling = await scope.gate.ask(
         GatedCall(
             kind=kind,
@@ -104,7 +120,7 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
             tool=call.name,
             description=call.tool.tool_def.description or "",
             call_id=call.ctx.tool_call_id or "",
-            arguments=as_json_object(call.args),
+            arguments=arguments,
             metadata=as_json(asked.metadata),
             check=partial(_checked, call),
             judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
@@ -115,17 +131,19 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     return ruling
 
 
-async def hooked(ctx: RunContext[Any], call: ToolCallPart, tool_def: ToolDefinition, deferral: Deferral) -> Any:
+async def hooked(ctx: RunContext[Any], call: ToolCallPart, args: dict[str, Any], deferral: Deferral) -> Any:
     """Go on with a call that a hook wants approved or done elsewhere."""
     scope = current_scope.get()
     manager = ctx.tool_manager
     if scope is None or manager is None or manager.tools is None:
         raise deferral
     tool = manager.tools[call.tool_name]
-    ruling = await ask(scope, deferral, _Call(call.tool_name, call.args_as_dict(), ctx, tool))
+    ruling = await ask(scope, deferral, _Call(call.tool_name, args, ctx, tool))
     if ruling.outcome in ("completed", "failed"):
         return _outside_result(ruling)
     approved = dataclasses.replace(call, args=ruling.arguments)
+    if ruling.ticket is not None:
+        scope.tickets[call.tool_call_id] = ruling.ticket
     validated = await manager.validate_tool_call(approved, approved=True)
     return await manager.execute_tool_call(validated)
 
@@ -258,11 +276,43 @@ def _edit_note(arguments: dict[str, Json]) -> str:
     )
 
 
+def _shown(call: _Call) -> dict[str, Json]:
+    """The arguments as a reviewer sees them. What runs is read from this JSON, so that must give what was meant."""
+    if has_infinite(call.args):
+        raise ModelRetry("Numbers in the arguments have to be finite.")
+    written = as_json_object(call.args)
+    if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
+        return written
+    try:
+        survives = call.args == call.tool.args_validator.validate_json(
+            to_json(written), context=call.ctx.validation_context
+        )
+    except ValidationError:
+        survives = False
+    if not survives:
+        raise UserError(
+            f"Tool {call.name!r} cannot be gated with these arguments: written as JSON and read again they are others, "
+            "so what would run is not what a reviewer would see. Its parameters need types that survive JSON: no alias "
+            "for only one direction, no validator that changes its own result, no secret types."
+        )
+    return written
+
+
+def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
+    """Arguments as they go to an activity: as JSON, in the one order that was approved."""
+    in_workflow = (tool.tool_def.metadata or {}).get("temporal") is False
+    return args if in_workflow else as_json_object(args)
+
+
+def _type_of(error: ActivityError) -> str | None:
+    return error.cause.type if isinstance(error.cause, ApplicationError) else None
+
+
 def _is_silent(error: ActivityError) -> bool:
-    """Whether the attempt ended without a word of the tool's: its worker was lost, or its time was over."""
-    cause = error.cause
-    return isinstance(cause, ActivityTimeoutError) or (
-        isinstance(cause, ApplicationError) and cause.type == names.OWN_TIME_EXCEEDED
+    """Whether the attempt ended without a word of the tool's: its worker was lost or stopped, or its time was over."""
+    return isinstance(error.cause, ActivityTimeoutError) or _type_of(error) in (
+        names.OWN_TIME_EXCEEDED,
+        names.WORKER_SHUTDOWN,
     )
 
 
@@ -276,4 +326,4 @@ def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> Applica
 
 
 def _is_changed_tool(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == names.TOOL_CHANGED
+    return _type_of(error) == names.TOOL_CHANGED

@@ -1,5 +1,6 @@
 """Values of the framework in their JSON forms, and what is said when one does not fit."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,33 @@ PROMPT: TypeAdapter[Any] = TypeAdapter(list[UserContent])
 
 
 def as_json_object(args: Mapping[str, Any]) -> dict[str, Json]:
-    """Arguments in the JSON form in which they travel to the tool's activity."""
-    return dict(from_json(to_json(dict(args))))
+    """Arguments in the JSON form in which they travel to the tool's activity, the same in every process."""
+    return dict(_without_chance(dict(args), from_json(to_json(dict(args)))))
+
+
+def has_infinite(value: Json) -> bool:
+    """Whether there is a number in it that JSON has no word for."""
+    if isinstance(value, dict):
+        return any(has_infinite(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(has_infinite(item) for item in value)
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _without_chance(value: Any, written: Json) -> Json:
+    """The written value with what came from a set in a fixed order: a set has another order in each process."""
+    if isinstance(value, set | frozenset) and isinstance(written, list):
+        return sorted(written, key=to_json)
+    if isinstance(value, list | tuple) and isinstance(written, list) and len(value) == len(written):
+        return [_without_chance(one, as_written) for one, as_written in zip(value, written, strict=True)]
+    if isinstance(written, dict):
+        if isinstance(value, dict) and len(value) == len(written):
+            return {
+                key: _without_chance(one, as_written)
+                for one, (key, as_written) in zip(value.values(), written.items(), strict=True)
+            }
+        return {key: _without_chance(getattr(value, key, None), one) for key, one in written.items()}
+    return written
 
 
 def as_json(value: Any) -> Json:
@@ -47,3 +73,11 @@ def problems(error: ValidationError) -> str:
 def type_name(kind: Any) -> str:
     """How a person would write a type: unions and the like have no name of their own."""
     return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says; its type when it says nothing or cannot be asked."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return f"{type(error).__name__}, which cannot be written as text"

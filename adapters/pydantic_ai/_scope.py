@@ -27,6 +27,7 @@ class Scope:
     path: the agents from the root of this workflow to here. spent: the usage counters of all agents of the workflow.
     asked: calls whose arguments validator asked for approval or deferred, by call id.
     edits: what reviewers changed, by call id, for the model to be told.
+    tickets: of calls that a hook asked for, by call id, until they run.
     """
 
     gate: Gate
@@ -35,6 +36,7 @@ class Scope:
     spent: list[RunUsage]
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
+    tickets: dict[str, Ticket] = field(default_factory=dict)
 
     def count(self) -> None:
         """Tell the gate what all agents of the workflow have used so far."""
@@ -67,7 +69,9 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
         yield
         return
     inner = (
-        scope if scope.path[-1] == agent else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={})
+        scope
+        if scope.path[-1] == agent
+        else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={}, tickets={})
     )
     if not any(counter is ctx.usage for counter in scope.spent):
         scope.spent.append(ctx.usage)

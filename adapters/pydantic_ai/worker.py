@@ -17,13 +17,13 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_core import from_json, to_json
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
-from interlock.adapters.pydantic_ai._json import type_name
+from interlock.adapters.pydantic_ai._json import sentence, type_name
 from interlock.adapters.pydantic_ai._judges import has_judges, judge_activity
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
@@ -133,7 +133,18 @@ class _Inbound(ActivityInboundInterceptor):
         current_worker.set(self._adapter)
         _sub_runs.set(itertools.count(1))
         _path.set(tuple(carried.get("interlock_path", ())))
-        return await super().execute_activity(input)
+        try:
+            return await super().execute_activity(input)
+        except (asyncio.CancelledError, FailureError):
+            raise
+        except Exception as error:
+            try:
+                str(error)
+            except Exception:  # The SDK would fall over it, and the attempt would end without a word.
+                raise ApplicationError(sentence(error), type=type(error).__name__) from None
+            raise
+        except BaseException as error:
+            raise ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True) from None
 
 
 _sub_runs: ContextVar[Iterator[int]] = ContextVar("interlock_sub_runs")

@@ -10,7 +10,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError, FailureError
 
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, type_name
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, sentence, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope
 from interlock.contracts import names
 from interlock.contracts.payloads import Json, RunInput, RunOutput
@@ -35,12 +35,14 @@ class Runner:
         token = current_scope.set(scope)
         try:
             result = await self._agent.run(**arguments)
-        except (asyncio.CancelledError, FailureError):
+        except (asyncio.CancelledError, GeneratorExit, FailureError):
             raise
-        except Exception as error:
+        except BaseException as error:
+            if type(error).__module__.startswith("temporalio."):
+                raise  # How Temporal takes a run out of its cache.
             # Whatever the framework's loop, a hook or a validator raised ends the run with its type. Left alone,
             # Temporal would take it for a bug in workflow code and try the same task again without end.
-            raise ApplicationError(_sentence(error), type=type(error).__name__, non_retryable=True) from error
+            raise ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True) from None
         finally:
             scope.count()
             current_scope.reset(token)
@@ -89,7 +91,3 @@ def _limits(given: dict[str, Json] | None) -> UsageLimits | None:
 def _invalid_input(message: str) -> ApplicationError:
     """The failure of a run whose input its agent cannot take."""
     return ApplicationError(message, type=names.INVALID_INPUT, non_retryable=True)
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) or type(error).__name__

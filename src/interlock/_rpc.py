@@ -12,9 +12,12 @@ from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureErro
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
+from interlock.contracts.payloads import Payload
 
 ANSWER_WITHIN = timedelta(seconds=10)
 """How long a worker may take to answer a question or take a decision."""
+
+_LARGEST_BYTES = 1_000_000  # Temporal refuses payloads of 2 MB; one message must leave room for others in its task.
 
 CLOSED: Mapping[WorkflowExecutionStatus, str] = {
     WorkflowExecutionStatus.COMPLETED: "completed",
@@ -33,7 +36,8 @@ def server_errors(workflow_id: str) -> Iterator[None]:
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND and "amespace" in error.message:
             raise MisconfiguredError(
-                f"The Temporal server has no such namespace: {error.message}. Set TEMPORAL_NAMESPACE, or create it."
+                f"The Temporal server has no such namespace ({error.message.rstrip('.')}). "
+                "Set TEMPORAL_NAMESPACE, or create it."
             ) from error
         if error.status is RPCStatusCode.NOT_FOUND and workflow_id:
             raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
@@ -47,7 +51,7 @@ def server_errors(workflow_id: str) -> Iterator[None]:
                 f"No worker answered{f' for run {workflow_id!r}' if workflow_id else ''} in time. "
                 "Start one with `interlock worker run MODULE:APP`."
             ) from error
-        if error.status is RPCStatusCode.UNAVAILABLE:
+        if error.status is RPCStatusCode.UNAVAILABLE or "transport error" in error.message:
             raise UnavailableError(f"The Temporal server does not answer: {error.message}") from error
         raise MisconfiguredError(f"The Temporal server refused the request: {error.message}") from error
     except WorkflowQueryFailedError as error:
@@ -63,6 +67,19 @@ def ignoring_unanswered() -> Iterator[None]:
         return
 
 
+def check_travels(message: Payload, what: str) -> None:
+    """Raise MisconfiguredError when a message is no JSON, or larger than a history takes."""
+    try:
+        size = len(message.model_dump_json())
+    except ValueError as error:
+        raise MisconfiguredError(f"{what} cannot be sent, since it is not plain JSON: {error}.") from error
+    if size > _LARGEST_BYTES:
+        raise MisconfiguredError(
+            f"{what} cannot be sent: it has {size:,} bytes; at most {_LARGEST_BYTES:,} are allowed. "
+            "Send a reference to the data instead of the data."
+        )
+
+
 def status_name(description: WorkflowExecutionDescription) -> str:
     """A run's status by what Temporal says of it: one of `CLOSED`, or `running`."""
     return CLOSED.get(description.status, "running") if description.status else "running"
@@ -73,14 +90,13 @@ def root_failure(error: BaseException | None) -> tuple[str, str]:
     while isinstance(error, ActivityError | ChildWorkflowError) and error.cause is not None:
         error = error.cause
     if isinstance(error, FailureError):
-        return getattr(error, "type", None) or type(error).__name__, error.message
+        kind = getattr(error, "type", None)  # Of a timeout this is a number.
+        return (kind if isinstance(kind, str) and kind else type(error).__name__), error.message
     return type(error).__name__, str(error)
 
 
-def problems(error: ValidationError | TypeError) -> str:
+def problems(error: ValidationError) -> str:
     """What does not fit, field by field, without the values: they may be secrets."""
-    if isinstance(error, TypeError):
-        return str(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:1])}: {one['msg']}" for one in found)
 

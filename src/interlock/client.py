@@ -18,7 +18,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from interlock._rpc import CLOSED, current_user, ignoring_unanswered, problems, server_errors
+from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, problems, server_errors
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
@@ -58,6 +58,8 @@ class Client:
             config["namespace"] = namespace
         try:
             temporal = await TemporalClient.connect(target, data_converter=pydantic_data_converter, **config)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise MisconfiguredError(f"{target!r} is not the address of a server: {error}. It is HOST:PORT.") from error
         except RuntimeError as error:
             raise UnavailableError(
                 f"No Temporal server answers at {target}. Start one with `interlock server start`, "
@@ -89,7 +91,7 @@ class Client:
         try:
             run = RunInput(
                 agent=agent,
-                prompt=prompt if isinstance(prompt, str) else list(prompt),
+                prompt=list(prompt) if isinstance(prompt, tuple) else prompt,  # type: ignore[arg-type]
                 deps=deps,
                 message_history=message_history,
                 model=model,
@@ -97,8 +99,9 @@ class Client:
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
             )
-        except (ValidationError, TypeError) as error:
+        except ValidationError as error:
             raise MisconfiguredError(f"The run cannot be started: {problems(error)}") from error
+        check_travels(run, "The run's input")
         return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
 
     async def start_run(self, id: str, run: RunInput, *, restart: bool = False) -> Run:
@@ -279,5 +282,5 @@ def _first_attributes(run: RunInput) -> TypedSearchAttributes:
 
 
 def _first_line(prompt: str | Sequence[Json]) -> str:
-    text = " ".join(masked_text(prompt if isinstance(prompt, str) else str(prompt[0])).split())
+    text = " ".join(masked_text((prompt if isinstance(prompt, str) else str(prompt[0]))[:500]).split())
     return text if len(text) <= 100 else f"{text[:99]}…"

@@ -19,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from interlock._rpc import (
     ANSWER_WITHIN,
     CLOSED,
+    check_travels,
     current_user,
     ignoring_unanswered,
     problems,
@@ -239,8 +240,9 @@ class Run:
                 raise RefusedError(root_failure(refused.cause)[1]) from refused
             except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as late:
                 raise UnavailableError(
-                    f"No worker answered for run {self.id!r} within {ANSWER_WITHIN.total_seconds():g} s, so nothing "
-                    "was recorded. Start one with `interlock worker run MODULE:APP` and answer again."
+                    f"No worker answered for run {self.id!r} within {ANSWER_WITHIN.total_seconds():g} s. The answer "
+                    f"may still take effect: look with `interlock runs show {self.id}` before answering again. If "
+                    "no worker is there, start one with `interlock worker run MODULE:APP`."
                 ) from late
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
@@ -253,6 +255,8 @@ class Run:
 
 def _made(message: type[P], **fields: Any) -> P:
     try:
-        return message(**fields)
+        made = message(**fields)
     except ValidationError as error:
         raise MisconfiguredError(f"The answer cannot be sent: {problems(error)}") from error
+    check_travels(made, "The answer")
+    return made

@@ -48,6 +48,10 @@ INVALID_INPUT: Final = "InvalidInputError"
 AGENT_RUN_FAILED: Final = "AgentRunFailedError"
 OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
 TOOL_CHANGED: Final = "ToolChangedError"
+# Types of failures that others give.
+NOT_SERIALIZABLE: Final = "PydanticSerializationError"
+WORKER_SHUTDOWN: Final = "WorkerShutdown"
+
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 

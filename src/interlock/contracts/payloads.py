@@ -143,9 +143,9 @@ class Decision(Payload):
     decided_at: when the person decided, UTC, by the sender's clock.
     """
 
-    request_id: str
+    request_id: Annotated[str, Field(max_length=500)]
     verdict: Literal["approve", "reject"]
-    digest: str = ""
+    digest: Annotated[str, Field(max_length=500)] = ""
     arguments: dict[str, Json] | None = None
     reason: Annotated[str, Field(max_length=2_000)] = ""
     decided_by: Annotated[str, Field(max_length=200)] = ""
@@ -159,10 +159,10 @@ class ToolCompletion(Payload):
     error: what went wrong, for the model. digest: as in `Decision`.
     """
 
-    call_id: str
+    call_id: Annotated[str, Field(max_length=500)]
     result: Json = None
     error: Annotated[str, Field(max_length=10_000)] | None = None
-    digest: str = ""
+    digest: Annotated[str, Field(max_length=500)] = ""
     completed_by: Annotated[str, Field(max_length=200)] = ""
     completed_at: AwareDatetime
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -95,7 +96,7 @@ class _Demo:
                 self._conclude(outcome)
                 await self._leave_time_to_look(outcome.ui_url)
         self._screen.say("The database and the run are kept. To look at them again:")
-        self._screen.say_copyable(f"  interlock server start --data {self._place.folder}")
+        self._screen.say_copyable(f"  {_program()} server start --data {self._place.folder}")
         return outcome
 
     def _introduce(self) -> None:
@@ -151,7 +152,7 @@ class _Demo:
         self._screen.say_copyable(f"  {url}")
         if not self._yes:
             self._screen.say("You can decide here, or in another terminal that begins with:")
-            self._screen.say_copyable(f"  export TEMPORAL_ADDRESS={address}; interlock approvals list")
+            self._screen.say_copyable(f"  export TEMPORAL_ADDRESS={address}; {_program()} approvals list")
         self._screen.say("")
 
     async def _replace_worker(self, request: "ApprovalRequest") -> None:
@@ -248,3 +249,11 @@ def _screen(*, as_json: bool) -> "Screen":
 
     console = Console(stderr=as_json, markup=False, highlight=False, emoji=False)
     return Screen(console, lines=not as_json)
+
+
+def _program() -> str:
+    """How to call the command line from here: `make demo` leaves its environment off the path."""
+    beside = Path(sys.executable).parent / "interlock"
+    if shutil.which("interlock") or not beside.exists():
+        return "interlock"
+    return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)

@@ -1,0 +1,291 @@
+"""What users, models and strangers do to a run that nobody meant them to."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ApprovalRequired
+from temporalio.service import RPCError
+
+from interlock import Interlock, MisconfiguredError, Run, RunFailedError
+from interlock.testing import RunningApp, eventually
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+
+def refund(order: str) -> str:
+    return f"refunded {order}"
+
+
+REFUND = [call("refund", "a", order="A-1")]
+
+
+async def failed_tasks(app: RunningApp, run: Run) -> int:
+    """How often a workflow task of the run has failed."""
+    handle = app.client.temporal.get_workflow_handle(run.id)
+    events = [event async for event in handle.fetch_history_events()]
+    return sum(event.HasField("workflow_task_failed_event_attributes") for event in events)
+
+
+@pytest.mark.parametrize("signal", ["decide_approval", "complete_tool_call", "report_sub_run"])
+@pytest.mark.parametrize("args", [[], [1, 2], [None], ["text"], [{"request_id": "1"}], [[]]], ids=str)
+async def test_a_signal_of_any_shape_does_no_harm(run_app: Running, signal: str, args: list[Any]) -> None:
+    script = Script(REFUND, "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(refund, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await app.client.temporal.get_workflow_handle(run.id).signal(signal, args=args)
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert script.results() == {"a": "refunded A-1"}
+        assert await failed_tasks(app, run) == 0
+
+
+@pytest.mark.parametrize("update", ["submit_decision", "submit_tool_result"])
+@pytest.mark.parametrize("args", [[], [1, 2], [None], [{"request_id": "1"}]], ids=str)
+async def test_an_update_of_any_shape_is_refused(run_app: Running, update: str, args: list[Any]) -> None:
+    async with run_app(Interlock([agent(Script(REFUND, "done"), tools=[Tool(refund, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        with pytest.raises(Exception, match=r"update failed|Workflow update|argument"):
+            await app.client.temporal.get_workflow_handle(run.id).execute_update(update, args=args)
+        assert await run.approvals() == [request]
+        await run.decide("1", "reject")
+        await run.result()
+
+        assert await failed_tasks(app, run) == 0
+
+
+async def test_twenty_decide_at_once_and_one_counts(run_app: Running) -> None:
+    ran: list[str] = []
+
+    def pay(order: str) -> str:
+        ran.append(order)
+        return order
+
+    script = Script([call("pay", "a", order="A-1")], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        decisions = [
+            run.decide("1", "approve" if n % 2 else "reject", digest=request.digest, by=f"person {n}")
+            for n in range(20)
+        ]
+        outcomes = await asyncio.gather(*decisions, return_exceptions=True)
+        await run.result()
+
+        accepted = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        assert len(accepted) == 1
+        assert ran == (["A-1"] if accepted[0].outcome == "approved" else [])
+
+
+class Ali(BaseModel):
+    amount: float = Field(1, serialization_alias="Amount")
+
+
+UNSTABLE: dict[str, tuple[Any, Any]] = {
+    "alias in one direction": (Ali, {"amount": 500}),
+    "validator that changes its result": (Annotated[int, BeforeValidator(lambda value: int(value) * 2)], 4),
+    "secret": (SecretStr, "hunter2"),
+}
+
+
+@pytest.mark.parametrize("kind", UNSTABLE)
+async def test_arguments_that_would_not_run_as_shown_ask_nobody(run_app: Running, kind: str) -> None:
+    annotation, given = UNSTABLE[kind]
+    ran: list[Any] = []
+
+    def take(first: str, value: Any) -> None:
+        ran.append(value)
+
+    take.__annotations__ = {"first": str, "value": annotation}
+    script = Script([call("take", "a", first="x", value=given)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="'take' cannot be gated with these arguments"):
+            await run.result()
+
+        assert ran == []
+
+
+async def test_numbers_that_are_not_finite_are_given_back_to_the_model(run_app: Running) -> None:
+    def take(value: float) -> float:
+        return value
+
+    script = Script([call("take", "a", value=float("inf"))], [call("take", "b", value=2.5)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        await run.decide(request.request_id, "approve")
+        await run.result()
+
+        assert script.outcomes() == {"a": "retried", "b": "success"}
+
+
+class Breaks(AbstractCapability[Any]):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
+        raise self.error
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even this")
+
+
+class Base(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [MuteError(), Base("odd"), LookupError("plain"), Exception()], ids=repr)
+async def test_whatever_a_hook_raises_ends_the_run_with_its_type(run_app: Running, error: BaseException) -> None:
+    async with run_app(Interlock([agent(Script("done"), capabilities=[Breaks(error)])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError) as failed:
+            await run.result()
+        assert failed.value.error_type == type(error).__name__
+        assert await failed_tasks(app, run) == 0
+
+
+@pytest.mark.parametrize("error", [MuteError(), Base("odd"), KeyboardInterrupt(), LookupError("plain")], ids=repr)
+async def test_whatever_an_approved_tool_raises_ends_the_run_with_its_type(
+    run_app: Running, error: BaseException
+) -> None:
+    ran: list[int] = []
+
+    async def take() -> None:
+        ran.append(1)
+        raise error
+
+    async with run_app(
+        Interlock([agent(Script([call("take", "a")], "done"), tools=[Tool(take, requires_approval=True)])])
+    ) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        with pytest.raises(RunFailedError) as failed:
+            await run.result()
+        assert failed.value.error_type == type(error).__name__
+        assert ran == [1]
+
+
+async def test_a_result_that_is_no_json_is_lost_once_and_not_made_again(run_app: Running) -> None:
+    ran: list[int] = []
+
+    def mail() -> Any:
+        ran.append(1)
+        return object()
+
+    async with run_app(Interlock([agent(Script([call("mail", "a")], "done"), tools=[mail])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="'mail' has run, but what it returned cannot be written as JSON"):
+            await run.result()
+        assert ran == [1]
+
+
+class AsksByHook(AbstractCapability[Any]):
+    async def before_tool_execute(self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any) -> Any:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return args
+
+
+async def test_a_call_that_a_hook_asked_about_gets_one_attempt_too(run_app: Running) -> None:
+    ran: list[str] = []
+
+    def pay(order: str) -> str:
+        ran.append(order)
+        raise OSError("after the effect")
+
+    script = Script([call("pay", "a", order="A-1")], "done")
+    async with run_app(Interlock([agent(script, tools=[pay], capabilities=[AsksByHook()])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        with pytest.raises(RunFailedError, match="after the effect"):
+            await run.result()
+        assert ran == ["A-1"]
+
+
+async def test_a_run_that_fails_takes_the_runs_of_its_tools_along(run_app: Running) -> None:
+    inner = agent(Script(REFUND, "x"), name="inner", tools=[Tool(refund, requires_approval=True)])
+    ended = asyncio.Event()
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    async def breaks() -> None:
+        await ended.wait()
+        raise LookupError("beside it")
+
+    gated = Tool(breaks, requires_approval=True)
+    outer = agent(Script([call("delegate", "d"), call("breaks", "b")], "done"), tools=[delegate, gated])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs and state.requests))).sub_runs
+        await app.requests(app.client.attach(sub_run.workflow_id), 1)
+        await run.decide((await run.approvals())[0].request_id, "approve")
+        ended.set()
+        with pytest.raises(RunFailedError, match="beside it"):
+            await run.result()
+
+        async def over() -> bool:
+            return (await app.client.attach(sub_run.workflow_id).report()).status == "cancelled"
+
+        await eventually(over)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"deps": object()}, "not plain JSON"),
+        ({"model_settings": {"temperature": object()}}, "not plain JSON"),
+        ({"message_history": [{"x": "y" * 1_100_000}]}, r"has 1,1.* bytes; at most 1,000,000"),
+    ],
+    ids=["deps", "settings", "size"],
+)
+async def test_input_that_cannot_travel_is_refused_at_the_start(run_app: Running, given: Any, what: str) -> None:
+    async with run_app(Interlock([agent(Script("done"))])) as app:
+        with pytest.raises(MisconfiguredError, match=what):
+            await app.client.start("support", "go", id="never-" + app.client.task_queue, **given)
+        with pytest.raises(RPCError, match="not found"):
+            await app.client.temporal.get_workflow_handle("never-" + app.client.task_queue).describe()
+
+
+async def test_an_answer_that_cannot_travel_is_refused_before_it_is_sent(run_app: Running) -> None:
+    script = Script(REFUND, "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(refund, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        with pytest.raises(MisconfiguredError, match="The answer cannot be sent: reason"):
+            await run.decide("1", "reject", reason="x" * 2_001)
+        with pytest.raises(MisconfiguredError, match="not plain JSON"):
+            await run.decide("1", "approve", arguments={"order": object()})
+        with pytest.raises(MisconfiguredError, match="bytes; at most"):
+            await run.decide("1", "approve", arguments={"order": "x" * 2_000_000})
+        await run.decide("1", "reject")
+        await run.result()
+
+
+async def test_an_argument_of_a_set_is_shown_and_runs_in_one_order(run_app: Running) -> None:
+    got: list[set[str]] = []
+
+    def take(names: set[str]) -> str:
+        got.append(names)
+        return "taken"
+
+    script = Script([call("take", "a", names=["pear", "apple", "fig", "date"])], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments == {"names": ["apple", "date", "fig", "pear"]}
+        await run.decide("1", "approve", digest=request.digest)
+        await run.result()
+
+        assert got == [{"pear", "apple", "fig", "date"}]
