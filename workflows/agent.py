@@ -121,6 +121,8 @@ class AgentWorkflow:
     @workflow.signal(name=names.REPORT_SUB_RUN)
     def report_sub_run(self, sub_run: SubRun) -> None:
         """A run that a tool of this one started tells that it works, and at its end what it used."""
+        if not sub_run.workflow_id.startswith(f"{workflow.info().workflow_id}/"):
+            return  # A stranger's: this run's end must not reach it.
         known = self._sub_runs.get(sub_run.workflow_id)
         if known is None or known.usage is None:
             self._sub_runs[sub_run.workflow_id] = sub_run

@@ -11,6 +11,7 @@ from pydantic_ai.exceptions import ApprovalRequired
 from temporalio.service import RPCError
 
 from interlock import Interlock, MisconfiguredError, Run, RunFailedError
+from interlock.contracts.payloads import SubRun
 from interlock.testing import RunningApp, eventually
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
@@ -239,6 +240,21 @@ async def test_a_run_that_fails_takes_the_runs_of_its_tools_along(run_app: Runni
             return (await app.client.attach(sub_run.workflow_id).report()).status == "cancelled"
 
         await eventually(over)
+
+
+async def test_a_run_that_ends_leaves_runs_alone_that_are_not_its_own(run_app: Running) -> None:
+    async with run_app(Interlock([agent(Script(REFUND, "done"), tools=[Tool(refund, requires_approval=True)])])) as app:
+        victim, run = await app.client.start("support", "go"), await app.client.start("support", "go")
+        await app.requests(victim, 1)
+        await app.requests(run, 1)
+        handle = app.client.temporal.get_workflow_handle(run.id)
+        await handle.signal("report_sub_run", SubRun(workflow_id=victim.id, agent="support"))
+        await run.cancel()
+        with pytest.raises(RunFailedError):
+            await run.result()
+        await victim.decide("1", "approve")
+
+        assert (await victim.result()).output == "done"
 
 
 @pytest.mark.parametrize(
