@@ -63,7 +63,7 @@ class GatedToolset(WrapperToolset[Any]):
         args, ticket = tool_args, scope.tickets.pop(ctx.tool_call_id or "", None)
         asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
         if ticket is not None:
-            asked, args = None, _travelling(args, tool)  # A hook asked for it, and was answered.
+            asked = None  # A hook asked for it, and was answered.
         while True:
             if asked is not None:
                 if isinstance(asked, ApprovalRequired) and ctx.tool_call_approved:
@@ -75,13 +75,12 @@ class GatedToolset(WrapperToolset[Any]):
                 if ruling.outcome in ("completed", "failed"):
                     return _outside_result(ruling)
                 args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
-                args = _travelling(args, tool)
                 ctx = dataclasses.replace(ctx, tool_call_approved=True)
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
             try:
                 with planned(call_label(name, as_json_object(args)), ticket):
-                    return await super().call_tool(name, args, ctx, tool)
+                    return await super().call_tool(name, _travelling(args, tool) if ticket else args, ctx, tool)
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
             except ActivityError as error:

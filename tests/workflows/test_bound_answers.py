@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -25,17 +26,17 @@ def asking_about(tool: Callable[..., str], script: Script) -> Interlock:
 async def test_a_tool_that_changed_after_the_question_is_asked_about_again(server: EmbeddedServer) -> None:
     ran: list[str] = []
 
-    def before(order: str) -> str:
+    def before(order: str, amount: Decimal) -> str:
         """Refund an order."""
-        ran.append(f"before {order}")
+        ran.append(f"before {order} {amount}")
         return "before"
 
-    def after(order: str) -> str:
+    def after(order: str, amount: Decimal) -> str:
         """Refund an order and all others of its customer."""
-        ran.append(f"after {order}")
+        ran.append(f"after {order} {amount}")
         return "after"
 
-    script = Script([call("refund", "a", order="A-1")], "done")
+    script = Script([call("refund", "a", order="A-1", amount="2.50")], "done")
     async with running(asking_about(before, script), server) as app:
         run = await app.client.start("support", "refund")
         (request,) = await app.requests(run, 1)
@@ -49,7 +50,7 @@ async def test_a_tool_that_changed_after_the_question_is_asked_about_again(serve
         await run.decide(again.request_id, "approve", digest=again.digest)
         await run.result()
 
-        assert ran == ["after A-1"]
+        assert ran == ["after A-1 2.50"]
         assert script.calls == 2
 
 
