@@ -9,11 +9,14 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from pydantic import ValidationError
+
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.payloads import (
         ApprovalRequest,
         Decision,
+        Json,
         Receipt,
         RunInput,
         RunOutput,
@@ -38,9 +41,11 @@ worker_runners: ContextVar[Runners] = ContextVar("interlock_runners")
 class AgentWorkflow:
     """The run of one agent: its state, its messages and its end."""
 
+    # The input is taken as it comes, not as a RunInput: one that cannot be read would fail the workflow task, again and
+    # again, instead of the run. `rest` takes what nobody should have sent.
     @workflow.init
-    def __init__(self, run: RunInput) -> None:
-        self._run = run
+    def __init__(self, run: Json = None, *rest: Json) -> None:
+        self._run, self._unfit = _read(run, rest)
         self._ended: RunStatusName | None = None
         self._sub_runs: dict[str, SubRun] = {}
         self._now: list[str] = []
@@ -48,8 +53,8 @@ class AgentWorkflow:
         self._gate = ApprovalGate(self.show)
 
     @workflow.run
-    async def run(self, run: RunInput) -> RunOutput:
-        """Run the agent to its end."""
+    async def run(self, run: Json = None, *rest: Json) -> RunOutput:
+        """Run the agent to its end. run: a `RunInput`."""
         self.show()
         started = asyncio.ensure_future(self._report(None)) if self._run.parent else None
         try:
@@ -147,6 +152,8 @@ class AgentWorkflow:
         self._gate.check_completion(completion)
 
     def _runner(self) -> AgentRunner:
+        if self._unfit:
+            raise ApplicationError(self._unfit, type=names.INVALID_INPUT, non_retryable=True)
         runners = worker_runners.get()
         try:
             return runners[self._run.agent]
@@ -209,6 +216,20 @@ class AgentWorkflow:
             await handle.signal(names.REPORT_SUB_RUN, sub_run)
         except FailureError:
             workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
+
+
+def _read(run: Json, rest: tuple[Json, ...]) -> tuple[RunInput, str]:
+    """The input, and what is wrong with it."""
+    nothing = RunInput(agent="?", prompt="?")
+    if rest:
+        return nothing, f"A run takes one input; {1 + len(rest)} were given."
+    try:
+        return RunInput.model_validate(run), ""
+    except ValidationError as error:
+        # Without the values: they may be secrets, and this text ends up in the history.
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        wrong = "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'input'}: {one['msg']}" for one in found)
+        return nothing, f"The run's input cannot be read: {wrong}"
 
 
 def _answered(settle: Any) -> Receipt:

@@ -305,3 +305,29 @@ async def test_an_argument_of_a_set_is_shown_and_runs_in_one_order(run_app: Runn
         await run.result()
 
         assert got == [{"pear", "apple", "fig", "date"}]
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        ([], "cannot be read: input"),
+        ([None], "cannot be read: input"),
+        (["text"], "cannot be read: input"),
+        ([{}], "agent: Field required; prompt: Field required"),
+        ([{"agent": "support", "prompt": ""}], "prompt: Value error, must not be empty"),
+        ([{"agent": ["x"], "prompt": 1}], "agent: "),
+        ([{"agent": "support", "prompt": "go"}, 2], "takes one input; 2 were given"),
+    ],
+    ids=str,
+)
+async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(
+    run_app: Running, args: list[Any], what: str
+) -> None:
+    async with run_app(Interlock([agent(Script("done"))])) as app:
+        handle = await app.client.temporal.start_workflow(
+            "AgentWorkflow", args=args, id=f"odd-{app.client.task_queue}", task_queue=app.client.task_queue
+        )
+        with pytest.raises(RunFailedError, match=what) as failed:
+            await app.client.attach(handle.id).result()
+        assert failed.value.error_type == "InvalidInputError"
+        assert await failed_tasks(app, app.client.attach(handle.id)) == 0
