@@ -33,6 +33,7 @@ from interlock.adapters.pydantic_ai._scope import (
     InterlockRunContext,
     Scope,
     current_scope,
+    keyed,
     planned,
     shielded,
 )
@@ -60,6 +61,12 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
+        with keyed(scope.next_key()):
+            return await self._call(scope, name, tool_args, ctx, tool)
+
+    async def _call(
+        self, scope: Scope, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
         args, ticket = tool_args, scope.tickets.pop(ctx.tool_call_id or "", None)
         asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
         if ticket is not None:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from pydantic_ai import RunContext
 from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
+from temporalio import workflow
 
+from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Ticket, Usage
 from interlock.contracts.ports import ActivityPlan, Gate, activity_plan
 
@@ -28,6 +31,7 @@ class Scope:
     asked: calls whose arguments validator asked for approval or deferred, by call id.
     edits: what reviewers changed, by call id, for the model to be told.
     tickets: of calls that a hook asked for, by call id, until they run.
+    calls: counts the tool calls of the workflow, in their order.
     """
 
     gate: Gate
@@ -37,6 +41,15 @@ class Scope:
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
+    calls: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def next_key(self) -> str:
+        """An idempotency key for the next tool call.
+
+        It is made of the first execution of the workflow and the call's place in it, so that attempts, replays and
+        resets of the run make the same one, and a run that is started over makes others.
+        """
+        return digest([workflow.info().first_execution_run_id, next(self.calls)])[:32]
 
     def count(self) -> None:
         """Tell the gate what all agents of the workflow have used so far."""
@@ -45,6 +58,7 @@ class Scope:
 
 current_scope: ContextVar[Scope | None] = ContextVar("interlock_scope", default=None)
 current_ticket: ContextVar[Ticket | None] = ContextVar("interlock_ticket", default=None)
+current_key: ContextVar[str] = ContextVar("interlock_key", default="")
 
 
 class InterlockRunContext(TemporalRunContext[Any]):
@@ -58,7 +72,19 @@ class InterlockRunContext(TemporalRunContext[Any]):
             carried["interlock_path"] = scope.path
         if ticket := current_ticket.get():
             carried["interlock_ticket"] = ticket.model_dump(mode="json")
+        if key := current_key.get():
+            carried["interlock_key"] = key
         return carried
+
+
+def idempotency_key(ctx: RunContext[Any]) -> str:
+    """A key for one tool call, to hand to whatever the tool calls: the same in every attempt of the call.
+
+    It stays the same over attempts, replays, resets and restarts of workers and servers; another call, also one with
+    equal arguments, has another. 32 hex digits in a run; outside of one, the framework's own ids of run and call.
+    """
+    key = ctx.__dict__.get("interlock_key") or current_key.get()
+    return str(key) if key else f"{ctx.run_id}:{ctx.tool_call_id}"
 
 
 @contextmanager
@@ -91,6 +117,16 @@ def planned(summary: str, ticket: Ticket | None = None) -> Iterator[None]:
     finally:
         current_ticket.reset(held)
         activity_plan.reset(plan)
+
+
+@contextmanager
+def keyed(key: str) -> Iterator[None]:
+    """Give the tool that is called inside its idempotency key."""
+    token = current_key.set(key)
+    try:
+        yield
+    finally:
+        current_key.reset(token)
 
 
 async def shielded(handle: "asyncio.Future[T]") -> T:

@@ -48,7 +48,7 @@ def test_the_shop_knows_the_orders_of_the_ticket(orders: Orders) -> None:
 
 
 def test_a_refund_is_written_with_the_order_marked(orders: Orders) -> None:
-    orders.refund("A-1001", 50)
+    orders.refund("A-1001", 50, key="one")
 
     assert orders.refunds() == [Refund("A-1001", 50.0)]
     assert orders.find("A-1001") == Order("A-1001", "Ines Duarte", "Stoneware teapot", 64.90, "refunded")
@@ -66,10 +66,10 @@ def test_a_refund_is_written_with_the_order_marked(orders: Orders) -> None:
     ],
 )
 def test_a_refund_that_the_shop_does_not_owe_is_refused(orders: Orders, order: str, amount: float, reason: str) -> None:
-    orders.refund("A-1002", 30)
+    orders.refund("A-1002", 30, key="two")
 
     with pytest.raises(RefundRefusedError, match=re.escape(reason)):
-        orders.refund(order, amount)
+        orders.refund(order, amount, key="another")
 
     assert orders.refunds() == [Refund("A-1002", 30.0)]
 
@@ -203,3 +203,10 @@ def answer(*results: Sequence[ToolReturnPart], calls: Sequence[ToolCallPart] = (
 
 def arguments(response: ModelResponse) -> list[tuple[str, dict[str, Any]]]:
     return [(part.tool_name, part.args_as_dict()) for part in response.parts if isinstance(part, ToolCallPart)]
+
+
+def test_a_request_that_was_paid_already_is_not_paid_again(orders: Orders) -> None:
+    orders.refund("A-1001", 50, key="one")
+    orders.refund("A-1001", 50, key="one")
+
+    assert orders.refunds() == [Refund("A-1001", 50.0)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic_ai import Agent, Tool
+from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
     ModelMessage,
@@ -25,7 +25,7 @@ from pydantic_ai.settings import ModelSettings
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock
-from interlock.adapters.pydantic_ai import Durable
+from interlock.adapters.pydantic_ai import Durable, idempotency_key
 from interlock.demo import settings
 from interlock.demo.orders import Order, Orders, Refund, RefundRefusedError
 
@@ -50,11 +50,11 @@ def make_app(orders: Orders, model: Model) -> Interlock:
             raise ToolFailed(f"There is no order {order!r}.")
         return found
 
-    def refund(order: str, amount: Annotated[float, Field(gt=0)]) -> Refund:
+    def refund(ctx: RunContext[Any], order: str, amount: Annotated[float, Field(gt=0)]) -> Refund:
         """Pay a customer back for an order: once, and at most what the order cost."""
         orders.record(f"refund {order}")
         try:
-            orders.refund(order, amount)
+            orders.refund(order, amount, idempotency_key(ctx))
         except RefundRefusedError as error:
             raise ToolFailed(str(error)) from error
         return Refund(order, amount)

@@ -15,7 +15,7 @@ create table orders (
     amount_cents integer not null, status text not null
 );
 create table refunds (
-    order_id text primary key references orders, amount_cents integer not null,
+    order_id text primary key references orders, amount_cents integer not null, key text not null unique,
     refunded_at text not null default current_timestamp
 );
 create table executions (
@@ -79,16 +79,23 @@ class Orders:
             ).fetchone()
         return Order(row[0], row[1], row[2], row[3] / 100, row[4]) if row else None
 
-    def refund(self, order_id: str, amount: float) -> None:
-        """Pay money back for an order: once, and at most what it cost. Raises RefundRefusedError."""
+    def refund(self, order_id: str, amount: float, key: str) -> None:
+        """Pay money back for an order: once, and at most what it cost. Raises RefundRefusedError.
+
+        key: of the request. One that was paid already is not paid again, and nothing is wrong with it.
+        """
         cents = _cents(amount)
         with self._open() as database:
             database.execute("begin immediate")
+            if database.execute("select 1 from refunds where key = ?", (key,)).fetchone():
+                return
             price = database.execute("select amount_cents from orders where order_id = ?", (order_id,)).fetchone()
             paid = database.execute("select amount_cents from refunds where order_id = ?", (order_id,)).fetchone()
             if problem := _problem(order_id, amount, price and price[0], paid and paid[0]):
                 raise RefundRefusedError(problem)
-            database.execute("insert into refunds (order_id, amount_cents) values (?, ?)", (order_id, cents))
+            database.execute(
+                "insert into refunds (order_id, amount_cents, key) values (?, ?, ?)", (order_id, cents, key)
+            )
             database.execute("update orders set status = 'refunded' where order_id = ?", (order_id,))
 
     def refunds(self) -> list[Refund]:
