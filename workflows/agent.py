@@ -2,6 +2,7 @@
 
 import asyncio
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
@@ -33,8 +34,19 @@ with workflow.unsafe.imports_passed_through():
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 
 
-worker_runners: ContextVar[Runners] = ContextVar("interlock_runners")
-"""The agents of the worker that runs this code; the worker's interceptor sets it."""
+@dataclass(frozen=True)
+class WorkerAgents:
+    """The agents of the worker that runs this code.
+
+    alone: no other worker could take a run on that this one cannot. So it is for a replayer of stored histories.
+    """
+
+    runners: Runners
+    alone: bool = False
+
+
+worker_agents: ContextVar[WorkerAgents] = ContextVar("interlock_worker_agents")
+"""Set by the worker's interceptor."""
 
 
 @workflow.defn(name=names.AGENT_WORKFLOW)
@@ -154,17 +166,18 @@ class AgentWorkflow:
     def _runner(self) -> AgentRunner:
         if self._unfit:
             raise ApplicationError(self._unfit, type=names.INVALID_INPUT, non_retryable=True)
-        runners = worker_runners.get()
+        agents = worker_agents.get()
         try:
-            return runners[self._run.agent]
+            return agents.runners[self._run.agent]
         except KeyError:
-            known = ", ".join(sorted(runners))
-            raise ApplicationError(
-                f"This worker has no agent {self._run.agent!r}; it has: {known}. "
-                "Start a run of one of these, or a worker whose app registers the agent.",
-                type=names.UNKNOWN_AGENT,
-                non_retryable=True,
-            ) from None
+            message = (
+                f"This worker has no agent {self._run.agent!r}; it has: {', '.join(sorted(agents.runners))}. "
+                "Start a run of one of these, or a worker whose app registers the agent."
+            )
+            if workflow.unsafe.is_replaying() and not agents.alone:
+                # The run is under way: another worker had the agent. Only this task fails, for such a worker to take.
+                raise LookupError(message) from None
+            raise ApplicationError(message, type=names.UNKNOWN_AGENT, non_retryable=True) from None
 
     def _status(self) -> RunStatusName:
         if self._ended:

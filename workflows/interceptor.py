@@ -18,8 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.payloads import Payload
-    from interlock.contracts.ports import Runners, activity_plan
-    from interlock.workflows.agent import AgentWorkflow, worker_runners
+    from interlock.contracts.ports import activity_plan
+    from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -38,7 +38,7 @@ class _Outbound(WorkflowOutboundInterceptor):
 
 
 class _Inbound(WorkflowInboundInterceptor):
-    runners: Runners
+    agents: WorkerAgents
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         super().init(_Outbound(outbound))
@@ -58,7 +58,7 @@ class _Inbound(WorkflowInboundInterceptor):
         super().handle_update_validator(input)
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
-        worker_runners.set(self.runners)
+        worker_agents.set(self.agents)
         return await super().execute_workflow(input)
 
 
@@ -68,10 +68,10 @@ def _is_message(args: Sequence[object]) -> bool:
 
 
 class RunInterceptor(Interceptor):
-    """The worker's interceptor for runs. runners: the worker's agents, by name."""
+    """The worker's interceptor for runs. agents: the worker's."""
 
-    def __init__(self, runners: Runners) -> None:
-        self._bound = type("BoundInbound", (_Inbound,), {"runners": runners})
+    def __init__(self, agents: WorkerAgents) -> None:
+        self._bound = type("BoundInbound", (_Inbound,), {"agents": agents})
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         """See `Interceptor`."""

@@ -18,7 +18,7 @@ from interlock.adapters.pydantic_ai.worker import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.payloads import RunInput, RunOutput
-from interlock.workflows.agent import AgentWorkflow
+from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.interceptor import RunInterceptor
 
 # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
@@ -50,7 +50,7 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
         "task_queue": client.task_queue,
         "workflows": [AgentWorkflow, *adapter.child_workflows],
         "activities": [DescribeTool(adapter).describe_tool, record_verdict, *adapter.activities],
-        "interceptors": [RunInterceptor(adapter.runners), own_time, adapter.interceptor],
+        "interceptors": [RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
         "build_id": _BUILD_ID,
         "identity": f"{os.getpid()}@{socket.gethostname()}",
@@ -78,7 +78,7 @@ def make_replayer(app: Interlock) -> Replayer:
     adapter = app.adapter()
     return Replayer(
         workflows=[AgentWorkflow, *adapter.child_workflows],
-        interceptors=[RunInterceptor(adapter.runners)],
+        interceptors=[RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
         workflow_runner=UnsandboxedWorkflowRunner(),
         build_id=_BUILD_ID,
         data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
