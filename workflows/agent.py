@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -17,7 +17,6 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.payloads import (
         ApprovalRequest,
         Decision,
-        Json,
         Receipt,
         RunInput,
         RunOutput,
@@ -54,10 +53,10 @@ class AgentWorkflow:
     """The run of one agent: its state, its messages and its end."""
 
     # The input is taken as it comes, not as a RunInput: one that cannot be read would fail the workflow task, again and
-    # again, instead of the run. `rest` takes what nobody should have sent.
+    # again, instead of the run. Only the plain type `RawValue` keeps the SDK from reading it.
     @workflow.init
-    def __init__(self, run: Json = None, *rest: Json) -> None:
-        self._run, self._unfit = _read(run, rest)
+    def __init__(self, run: RawValue = None) -> None:  # type: ignore[assignment]
+        self._run, self._unfit = _read(run)
         self._ended: RunStatusName | None = None
         self._sub_runs: dict[str, SubRun] = {}
         self._now: list[str] = []
@@ -65,7 +64,7 @@ class AgentWorkflow:
         self._gate = ApprovalGate(self.show)
 
     @workflow.run
-    async def run(self, run: Json = None, *rest: Json) -> RunOutput:
+    async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
         """Run the agent to its end. run: a `RunInput`."""
         self.show()
         started = asyncio.ensure_future(self._report(None)) if self._run.parent else None
@@ -231,18 +230,20 @@ class AgentWorkflow:
             workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
 
 
-def _read(run: Json, rest: tuple[Json, ...]) -> tuple[RunInput, str]:
+def _read(run: RawValue | None) -> tuple[RunInput, str]:
     """The input, and what is wrong with it."""
     nothing = RunInput(agent="?", prompt="?")
-    if rest:
-        return nothing, f"A run takes one input; {1 + len(rest)} were given."
+    if run is None:
+        return nothing, "A run takes one input, and none was given."
     try:
-        return RunInput.model_validate(run), ""
+        return RunInput.model_validate(workflow.payload_converter().from_payload(run.payload, Any)), ""
     except ValidationError as error:
         # Without the values: they may be secrets, and this text ends up in the history.
         found = error.errors(include_url=False, include_context=False, include_input=False)
         wrong = "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'input'}: {one['msg']}" for one in found)
         return nothing, f"The run's input cannot be read: {wrong}"
+    except Exception as error:  # Whatever a converter makes of bytes that are no JSON.
+        return nothing, f"The run's input cannot be read: {type(error).__name__}"
 
 
 def _answered(settle: Any) -> Receipt:

@@ -262,6 +262,8 @@ def _ruled_arguments(
 
 
 def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
+    if has_infinite(dict(edited)):
+        raise ValueError("numbers have to be finite")
     try:
         validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
         if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:

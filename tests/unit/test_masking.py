@@ -59,8 +59,8 @@ def test_secrets_are_found_at_any_depth() -> None:
     }
 
     assert masked(arguments) == {
-        "server": {"auth": {"user": "ann", "password": MASK}, "hosts": ["a", {"api_key": MASK, "port": 1}]},
-        "credentials": [MASK, MASK, {"note": "three"}],
+        "server": {"auth": {"user": MASK, "password": MASK}, "hosts": ["a", {"api_key": MASK, "port": 1}]},
+        "credentials": [MASK, MASK, {"note": MASK}],
         "headers": [["X-Order", "A-1"], f"Authorization: Bearer {MASK}"],
     }
 
@@ -298,3 +298,22 @@ def test_a_label_is_one_line_within_its_limit(arguments: dict[str, Any], limit: 
 
     assert len(label) <= limit
     assert len(label.splitlines()) == 1
+
+
+def test_everything_below_a_secrets_name_is_masked() -> None:
+    assert masked({"secrets": {"db": "hunter3", "deep": [{"x": "y"}]}, "access_tokens": ["a", "b"]}) == {
+        "secrets": {"db": MASK, "deep": [{"x": MASK}]},
+        "access_tokens": [MASK, MASK],
+    }
+
+
+def test_a_secret_of_an_item_that_moved_goes_to_no_other() -> None:
+    real = {"accounts": [{"name": "a", "token": "t1"}, {"name": "b", "token": "t2"}]}
+    edited = {"accounts": [{"name": "b", "token": MASK}, {"name": "c", "token": MASK}]}
+    with pytest.raises(ValueError, match="a masked value was moved"):
+        unmasked(edited, real)
+
+
+def test_a_mask_that_is_part_of_a_text_is_told_from_one_that_hides_something() -> None:
+    with pytest.raises(ValueError, match="a masked value was moved or changed in part"):
+        unmasked({"note": f"now {MASK} and password={MASK}"}, {"note": f"replace {MASK} and password=hunter2"})

@@ -8,6 +8,9 @@ from pydantic import BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client as TemporalClient
+from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultPayloadConverter
 from temporalio.service import RPCError
 
 from interlock import Interlock, MisconfiguredError, Run, RunFailedError
@@ -307,16 +310,39 @@ async def test_an_argument_of_a_set_is_shown_and_runs_in_one_order(run_app: Runn
         assert got == [{"pear", "apple", "fig", "date"}]
 
 
+class Unreadable:
+    """Goes out as bytes that are no JSON, whatever they say of themselves."""
+
+    def __repr__(self) -> str:
+        return "unreadable"
+
+
+class SendsAnything(CompositePayloadConverter):
+    def __init__(self) -> None:
+        super().__init__(*DefaultPayloadConverter.default_encoding_payload_converters)
+
+    def to_payloads(self, values: Any) -> list[Payload]:
+        broken = Payload(metadata={"encoding": b"json/plain"}, data=b'{"agent": "\\ud800')
+        return [
+            broken if isinstance(value, Unreadable) else super(SendsAnything, self).to_payloads([value])[0]
+            for value in values
+        ]
+
+
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        ([], "cannot be read: input"),
+        ([], "takes one input, and none was given"),
+        ([Unreadable()], "cannot be read: "),
+        (
+            [{"agent": "support", "prompt": "go", "parent": {"workflow_id": "x", "run_id": "zz", "agent_path": []}}],
+            "parent",
+        ),
         ([None], "cannot be read: input"),
         (["text"], "cannot be read: input"),
         ([{}], "agent: Field required; prompt: Field required"),
         ([{"agent": "support", "prompt": ""}], "prompt: Value error, must not be empty"),
         ([{"agent": ["x"], "prompt": 1}], "agent: "),
-        ([{"agent": "support", "prompt": "go"}, 2], "takes one input; 2 were given"),
     ],
     ids=str,
 )
@@ -324,7 +350,9 @@ async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(
     run_app: Running, args: list[Any], what: str
 ) -> None:
     async with run_app(Interlock([agent(Script("done"))])) as app:
-        handle = await app.client.temporal.start_workflow(
+        config = app.client.temporal.config()
+        config["data_converter"] = DataConverter(payload_converter_class=SendsAnything)
+        handle = await TemporalClient(**config).start_workflow(
             "AgentWorkflow", args=args, id=f"odd-{app.client.task_queue}", task_queue=app.client.task_queue
         )
         with pytest.raises(RunFailedError, match=what) as failed:

@@ -209,3 +209,19 @@ async def test_cancelling_a_run_cancels_the_agents_its_tools_run(run_app: Runnin
         with pytest.raises(RunFailedError) as ended:
             await app.client.attach(request.workflow_id).result()
         assert ended.value.status == "cancelled"
+
+
+async def test_a_run_started_over_starts_the_agents_of_its_tools_over(run_app: Running) -> None:
+    inner_script = Script("inner done")
+    inner = agent(inner_script, name="inner")
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "go", id=f"over-{app.client.task_queue}")
+        await run.result()
+        await (await app.client.start("support", "go", id=run.id, restart=True)).result()
+
+        assert inner_script.calls == 2

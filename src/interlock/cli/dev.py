@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interlock._processes import END_WITH_PARENT
 from interlock.cli import server as servers
 from interlock.cli._console import say
 from interlock.cli._load import split_target
@@ -95,7 +96,11 @@ async def _start_worker(target: str, address: str) -> asyncio.subprocess.Process
     arguments = ["-m", "interlock", "worker", "run", target]
     # In a session of its own, so that Ctrl+C reaches it through us, once.
     return await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=worker_environment(os.environ, address), start_new_session=True
+        sys.executable,
+        *arguments,
+        env=worker_environment(os.environ, address),
+        start_new_session=True,
+        preexec_fn=END_WITH_PARENT,  # A worker that outlived it would go on with the old code.
     )
 
 

@@ -9,8 +9,9 @@ MASK: Final = "[masked]"
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SECRET_NAME: Final = re.compile(
-    r"(?:^|[_\-. ])(?:pass|passwords?|passwd|passphrases?|pwd|secrets?|token|jwt|auth|authorization|credentials?"
-    r"|cookies?|(?:api|private|access|secret|signing|encryption)[_\- ]?keys?)$"
+    r"(?:^|[_\-. ])(?:pass|passwords?|passwd|passphrases?|pwd|secrets?|jwt|auth|authorization|credentials?"
+    r"|token|(?:access|refresh|auth|api|id|bearer)[_\- ]?tokens|cookies?"
+    r"|(?:api|private|access|secret|signing|encryption)[_\- ]?keys?)$"
 )
 _KEYED: Final = r"(?:password|passwd|passphrase|secret|token|api[_\-]?key|access[_\-]?key)[\"']?\s*[=:]\s*"
 # Random text holds a digit or changes its case inside; words of prose do neither.
@@ -37,7 +38,7 @@ _SECRET_TEXT: Final = tuple(
 def masked(value: Json, name: str = "") -> Json:
     """The value with secrets replaced by `[masked]`: under names such as `api_key`, and inside free text."""
     if isinstance(value, dict):
-        return {key: masked(item, key) for key, item in value.items()}
+        return {key: masked(item, _inner_name(name, key)) for key, item in value.items()}
     if isinstance(value, list):
         return [masked(item, name) for item in value]
     if value not in (None, "") and not isinstance(value, bool) and _names_a_secret(name):
@@ -59,12 +60,12 @@ def unmasked(edited: Json, real: Json, name: str = "") -> Json:
     tool must never get the mask itself.
     """
     if isinstance(edited, dict) and isinstance(real, dict):
-        return {key: unmasked(item, real.get(key), key) for key, item in edited.items()}
+        return {key: unmasked(item, real.get(key), _inner_name(name, key)) for key, item in edited.items()}
     if isinstance(edited, list) and isinstance(real, list):
         return _unmasked_list(edited, real, name)
     if edited == (shown := masked(real, name)) and shown != real:
         return real
-    if MASK in str(edited) and MASK not in str(real):
+    if str(edited).count(MASK) > str(real).count(MASK):
         raise ValueError(f"{name or 'value'}: a masked value was moved or changed in part; write it in full")
     return edited
 
@@ -73,10 +74,11 @@ def _unmasked_list(edited: list[Json], real: list[Json], name: str) -> list[Json
     shown = [masked(item, name) for item in real]
 
     def counterpart(at: int, item: Json) -> Json:
-        # What is still at its place, what has moved, or what was edited at its place.
-        at_its_place = real[at] if len(edited) == len(real) else None
-        if at_its_place is not None and shown[at] == item:
-            return at_its_place
+        # What is still at its place, what has moved, or what was edited at its place and has not moved away from it.
+        stayed = len(edited) == len(real) and all(look != shown[at] for look in edited[:at] + edited[at + 1 :])
+        at_its_place = real[at] if stayed else None
+        if len(edited) == len(real) and shown[at] == item:
+            return real[at]
         moved = [one for one, look in zip(real, shown, strict=True) if look == item]
         if not moved:
             return at_its_place
@@ -90,6 +92,11 @@ def call_label(tool: str, arguments: dict[str, Json], *, limit: int = 180) -> st
     parts = [f"{name} {_short(value)}" for name, value in masked(arguments).items()]
     label = " ".join((f"{tool}: {', '.join(parts)}" if parts else tool).split())
     return label if len(label) <= limit else f"{label[: limit - 1]}…"
+
+
+def _inner_name(name: str, key: str) -> str:
+    # Everything below a secret's name is a part of the secret.
+    return name if _names_a_secret(name) else key
 
 
 def _names_a_secret(name: str) -> bool:

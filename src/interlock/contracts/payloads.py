@@ -40,8 +40,8 @@ class Usage(Payload):
 class Parent(Payload):
     """The run whose tool started this one. agent_path: from the root agent to the one whose tool it was."""
 
-    workflow_id: str
-    run_id: str
+    workflow_id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    run_id: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")]
     agent_path: tuple[str, ...]
 
 
