@@ -1,6 +1,7 @@
 """What users, models and strangers do to a run that nobody meant them to."""
 
 import asyncio
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client as TemporalClient
+from temporalio.common import RetryPolicy
 from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultPayloadConverter
 from temporalio.service import RPCError
 
@@ -237,6 +239,27 @@ async def test_a_run_that_fails_takes_the_runs_of_its_tools_along(run_app: Runni
         await run.decide((await run.approvals())[0].request_id, "approve")
         ended.set()
         with pytest.raises(RunFailedError, match="beside it"):
+            await run.result()
+
+        async def over() -> bool:
+            return (await app.client.attach(sub_run.workflow_id).report()).status == "cancelled"
+
+        await eventually(over)
+
+
+async def test_a_run_takes_along_a_run_whose_tool_nobody_waits_for_any_more(run_app: Running) -> None:
+    inner = agent(Script(REFUND, "x"), name="inner", tools=[Tool(refund, requires_approval=True)])
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    # The server gives this attempt up, so nothing tells the tool that its run has ended.
+    given_up = {"start_to_close_timeout": timedelta(seconds=2), "retry_policy": RetryPolicy(maximum_attempts=1)}
+    outer = agent(Script([call("delegate", "d")], "done"), tools=[Tool(delegate, metadata={"temporal": given_up})])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        with pytest.raises(RunFailedError):
             await run.result()
 
         async def over() -> bool:
