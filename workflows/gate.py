@@ -216,7 +216,7 @@ class ApprovalGate:
                 return (
                     f"Request {request_id!r} is already {settled.outcome}{who}, at {settled.at:%Y-%m-%d %H:%M:%S} UTC."
                 )
-        known = ", ".join(self._waiting) or "none"
+        known = ", ".join(request.request_id for request in self.requests) or "none"
         return f"Request {request_id!r} is not open; open: {known}. See `interlock approvals list`."
 
     def _request_of(self, call_id: str) -> str:
