@@ -86,5 +86,5 @@ def sentence(error: BaseException) -> str:
     """What an error says; its type when it says nothing or cannot be asked."""
     try:
         return str(error) or type(error).__name__
-    except Exception:
+    except Exception:  # `__str__` is the user's code and may raise anything; the run still has to end with a name.
         return f"{type(error).__name__}, which cannot be written as text"
