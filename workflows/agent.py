@@ -1,9 +1,10 @@
 """AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
@@ -18,6 +19,8 @@ with workflow.unsafe.imports_passed_through():
         ApprovalRequest,
         Decision,
         Receipt,
+        Retry,
+        RetryReceipt,
         RunInput,
         RunOutput,
         RunState,
@@ -28,7 +31,10 @@ with workflow.unsafe.imports_passed_through():
     )
     from interlock.contracts.ports import AgentRunner, Runners
     from interlock.workflows.gate import ApprovalGate
+    from interlock.workflows.stuck import StuckSteps
     from interlock.workflows.view import details
+
+T = TypeVar("T")
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 
@@ -62,6 +68,7 @@ class AgentWorkflow:
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self._gate = ApprovalGate(self.show)
+        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show)
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
@@ -69,7 +76,7 @@ class AgentWorkflow:
         self.show()
         started = asyncio.ensure_future(self._report(None)) if self._run.parent else None
         try:
-            output = _bounded(await self._runner().run(self._run, self._gate))
+            output = _bounded(await self._runner().run(self._run, self._gate, self._stuck))
             self._ended = "completed"
             return output.model_copy(update={"usage": self._usage()})
         except asyncio.CancelledError:
@@ -89,7 +96,7 @@ class AgentWorkflow:
 
     def show(self) -> None:
         """Bring what outsiders see up to date: the details in the Temporal UI and the search attributes."""
-        workflow.set_current_details(details(self.state(), self._now))
+        workflow.set_current_details(details(self.state(), self._now, workflow.info().workflow_id))
         self._write_attributes()
 
     def started(self, label: str) -> None:
@@ -111,6 +118,7 @@ class AgentWorkflow:
             requests=self._gate.requests,
             settled=self._gate.settled,
             sub_runs=list(self._sub_runs.values()),
+            stuck=self._stuck.steps,
         )
 
     @workflow.query(name=names.APPROVALS)
@@ -133,6 +141,14 @@ class AgentWorkflow:
             self._gate.complete(completion)
         except RefusedError as error:
             workflow.logger.warning("result.refused", extra={"call_id": completion.call_id, "why": str(error)})
+
+    @workflow.signal(name=names.RETRY_RUN)
+    def retry_run(self, retry: Retry) -> None:
+        """Have stuck steps run again; when nothing is stuck, nothing changes."""
+        try:
+            self._stuck.retry(retry)
+        except RefusedError as error:
+            workflow.logger.warning("retry.refused", extra={"step": retry.step, "why": str(error)})
 
     @workflow.signal(name=names.REPORT_SUB_RUN)
     def report_sub_run(self, sub_run: SubRun) -> None:
@@ -162,6 +178,15 @@ class AgentWorkflow:
     def _check_completion(self, completion: ToolCompletion) -> None:
         self._gate.check_completion(completion)
 
+    @workflow.update(name=names.SUBMIT_RETRY)
+    def submit_retry(self, retry: Retry) -> RetryReceipt:
+        """Have stuck steps run again, or be told at once why not."""
+        return _answered(lambda: self._stuck.retry(retry))
+
+    @submit_retry.validator
+    def _check_retry(self, retry: Retry) -> None:
+        self._stuck.check(retry)
+
     def _runner(self) -> AgentRunner:
         if self._unfit:
             raise ApplicationError(self._unfit, type=names.INVALID_INPUT, non_retryable=True)
@@ -181,10 +206,12 @@ class AgentWorkflow:
     def _status(self) -> RunStatusName:
         if self._ended:
             return self._ended
+        if self._stuck.steps:
+            return "stuck"
         kinds = {request.kind for request in self._gate.requests}
-        if "approval" in kinds:
-            return "awaiting_approval"
-        return "awaiting_tool_result" if kinds else "running"
+        if not kinds:
+            return "running"
+        return "awaiting_tool_result" if kinds == {"tool_result"} else "awaiting_approval"
 
     def _usage(self) -> Usage:
         total = self._gate.usage + self._gate.judges_usage
@@ -246,11 +273,10 @@ def _read(run: RawValue | None) -> tuple[RunInput, str]:
         return nothing, f"The run's input cannot be read: {type(error).__name__}"
 
 
-def _answered(settle: Any) -> Receipt:
+def _answered(settle: Callable[[], T]) -> T:
     # Between its validator and its handler another message may have settled the request.
     try:
-        receipt: Receipt = settle()
-        return receipt
+        return settle()
     except RefusedError as error:
         raise ApplicationError(str(error), type="RefusedError", non_retryable=True) from error
 

@@ -17,17 +17,32 @@ with workflow.unsafe.imports_passed_through():
         ApprovalRequest,
         Decision,
         JudgeVerdict,
+        Outcome,
         Receipt,
+        RequestKind,
         Settled,
         Ticket,
         ToolCompletion,
         ToolDescription,
         ToolQuestion,
         Usage,
+        Verdict,
     )
     from interlock.contracts.ports import GatedCall, Ruling
 
 _SETTLED_KEPT = 200
+_VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
+    "approval": ("approve", "reject"),
+    "tool_result": ("reject",),
+    "outcome": ("happened", "not_happened", "give_up"),
+}
+_WAITS_FOR: dict[RequestKind, str] = {
+    "approval": "waits for an approval, not for a result: approve or reject it with `interlock approvals decide`.",
+    "tool_result": "waits for the result of a tool call, not for an approval. "
+    "Report the result with `interlock tools complete`, or reject it.",
+    "outcome": "asks whether an approved call happened. Answer with `interlock approvals decide` and one of "
+    "--happened, --not-happened and --give-up.",
+}
 
 
 @dataclass
@@ -66,7 +81,7 @@ class ApprovalGate:
         # Numbered before anything is awaited, so that numbers follow the order of the calls.
         self._asked += 1
         request_id = str(self._asked)
-        fingerprint = await _fingerprint(call)
+        fingerprint = await _fingerprint(call, request_id)
         if call.judge is not None and (ruling := self._judged(call, fingerprint, request_id, await call.judge())):
             return ruling
         waiting = self._open(call, fingerprint, request_id)
@@ -80,35 +95,37 @@ class ApprovalGate:
     def check_decision(self, decision: Decision) -> None:
         """Raise RefusedError, saying why, when the decision would change nothing."""
         waiting = self._find(decision.request_id, decision.digest)
-        if waiting.request.kind != "approval" and decision.verdict == "approve":
-            raise RefusedError(
-                f"Request {decision.request_id!r} waits for the result of a tool call, not for an approval. "
-                "Report the result with `interlock tools complete`, or reject it."
-            )
+        if decision.verdict not in _VERDICTS[waiting.request.kind]:
+            raise RefusedError(f"Request {decision.request_id!r} {_WAITS_FOR[waiting.request.kind]}")
+        if decision.result is not None and decision.verdict != "happened":
+            raise RefusedError("Only a call that happened has a result.")
         if decision.arguments is not None:
-            if decision.verdict == "reject":
-                raise RefusedError("A rejection takes no arguments. Approve with arguments, or reject with a reason.")
+            if decision.verdict != "approve":
+                raise RefusedError("Only an approval takes arguments. Reject with a reason.")
             _edited(waiting.call, decision.arguments)
 
     def check_completion(self, completion: ToolCompletion) -> None:
         """Raise RefusedError, saying why, when the result would change nothing."""
         waiting = self._find(self._request_of(completion.call_id), completion.digest)
         if waiting.request.kind != "tool_result":
-            raise RefusedError(
-                f"Call {completion.call_id!r} waits for an approval, not for a result. "
-                "Decide it with `interlock approvals decide`."
-            )
+            raise RefusedError(f"Call {completion.call_id!r} {_WAITS_FOR[waiting.request.kind]}")
 
     def decide(self, decision: Decision) -> Receipt:
         """Settle an open request. Raises RefusedError when the decision changes nothing."""
         self.check_decision(decision)
         waiting = self._waiting[decision.request_id]
         call = waiting.call
+        reason = decision.reason.strip()
         if decision.verdict == "reject":
-            ruling = Ruling("rejected", call.arguments, reason=decision.reason.strip())
+            ruling = Ruling("rejected", call.arguments, reason=reason)
+        elif decision.verdict == "happened":
+            ruling = Ruling("happened", call.arguments, result=decision.result)
+        elif decision.verdict == "give_up":
+            ruling = Ruling("given_up", call.arguments, reason=reason)
         else:
+            outcome: Outcome = "approved" if decision.verdict == "approve" else "not_happened"
             arguments = call.arguments if decision.arguments is None else _edited(call, decision.arguments)
-            ruling = self._approval(waiting.request.request_id, call, waiting.fingerprint, arguments)
+            ruling = self._approval(outcome, waiting.request.request_id, call, waiting.fingerprint, arguments)
         return self._settle(waiting, ruling, by=decision.decided_by, reason=decision.reason)
 
     def complete(self, completion: ToolCompletion) -> Receipt:
@@ -136,6 +153,7 @@ class ApprovalGate:
             arguments=masked(call.arguments),
             digest=digest([*bound, call.call_id, call.arguments, fingerprint]),
             metadata=masked(call.metadata),
+            question=call.question,
             requested_at=workflow.now(),
         )
         waiting = _Waiting(call, request, fingerprint, asyncio.get_running_loop().create_future())
@@ -150,7 +168,7 @@ class ApprovalGate:
                 arguments = call.arguments if verdict.arguments is None else _edited(call, verdict.arguments)
             except RefusedError:
                 return None  # A judge that edits a call into something invalid is unsure: a person is asked.
-            ruling = self._approval(request_id, call, fingerprint, arguments)
+            ruling = self._approval("approved", request_id, call, fingerprint, arguments)
         elif verdict.verdict == "reject":
             ruling = Ruling("rejected", call.arguments, reason=verdict.reason.strip())
         elif verdict.verdict == "complete" and call.kind == "tool_result":
@@ -162,7 +180,9 @@ class ApprovalGate:
         self._record(request_id, call, ruling, by=verdict.by, reason=verdict.reason)
         return ruling
 
-    def _approval(self, request_id: str, call: GatedCall, fingerprint: str, arguments: dict[str, Any]) -> Ruling:
+    def _approval(
+        self, outcome: Outcome, request_id: str, call: GatedCall, fingerprint: str, arguments: dict[str, Any]
+    ) -> Ruling:
         ticket = Ticket(
             request_id=request_id,
             agent=call.agent_path[-1],
@@ -171,7 +191,7 @@ class ApprovalGate:
             arguments_digest=digest(arguments),
             fingerprint=fingerprint,
         )
-        return Ruling("approved", arguments, edited=arguments != call.arguments, ticket=ticket)
+        return Ruling(outcome, arguments, edited=arguments != call.arguments, ticket=ticket)
 
     def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
         del self._waiting[waiting.request.request_id]
@@ -240,12 +260,21 @@ def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
         ) from None  # Its cause quotes the arguments.
 
 
-async def _fingerprint(call: GatedCall) -> str:
+async def _fingerprint(call: GatedCall, request_id: str) -> str:
     # An activity, so that the answer is in the history: worker code that has changed since must find the fingerprint
     # that the reviewer's answer was bound to, not its own. Not a local one: without a workflow cache those get lost.
     handle = workflow.start_activity(
         names.DESCRIBE_TOOL,
-        ToolQuestion(agent=call.agent_path[-1], toolset=call.toolset, tool=call.tool),
+        ToolQuestion(
+            agent=call.agent_path[-1],
+            toolset=call.toolset,
+            tool=call.tool,
+            request_id=request_id,
+            kind=call.kind,
+            agent_path=call.agent_path,
+            call_id=call.call_id,
+            arguments=call.arguments,
+        ),
         result_type=ToolDescription,
         start_to_close_timeout=timedelta(seconds=10),
         summary=f"ask about {call_label(call.tool, call.arguments)}",

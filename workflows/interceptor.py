@@ -1,8 +1,10 @@
 """Gives runs the agents of their worker, and each activity the summary that a person understands."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 from temporalio.worker import (
     ExecuteWorkflowInput,
     HandleSignalInput,
@@ -27,6 +29,8 @@ class _Outbound(WorkflowOutboundInterceptor):
         plan = activity_plan.get()
         if plan is not None and input.activity != names.DESCRIBE_TOOL:
             input.summary = plan.summary
+            if plan.retries is not None:
+                input.retry_policy = _with_never_retried(plan.retries, input.retry_policy)
         run = workflow.instance()
         if not isinstance(run, AgentWorkflow):
             return super().start_activity(input)
@@ -60,6 +64,11 @@ class _Inbound(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_agents.set(self.agents)
         return await super().execute_workflow(input)
+
+
+def _with_never_retried(policy: RetryPolicy, of: RetryPolicy | None) -> RetryPolicy:
+    never = [*(policy.non_retryable_error_types or ()), *((of and of.non_retryable_error_types) or ())]
+    return dataclasses.replace(policy, non_retryable_error_types=list(dict.fromkeys(never)))
 
 
 def _is_message(args: Sequence[object]) -> bool:

@@ -4,12 +4,14 @@ import re
 import shlex
 
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import ApprovalRequest, RunState, Settled
+from interlock.contracts.payloads import ApprovalRequest, RunState, Settled, StuckStep
 
 
-def details(state: RunState, now: list[str]) -> str:
+def details(state: RunState, now: list[str], workflow_id: str = "RUN") -> str:
     """The current details of a run. now: labels of the activities in flight."""
     blocks = [f"**{_plain(state.agent)}** · {state.status.replace('_', ' ')}"]
+    if state.stuck:
+        blocks.append("\n".join(["### Stuck", *(_stuck(step, workflow_id) for step in state.stuck)]))
     if state.requests:
         blocks.append("\n".join(["### Waits for a person", *(_request(request) for request in state.requests)]))
     if now:
@@ -23,6 +25,15 @@ def details(state: RunState, now: list[str]) -> str:
     return "\n\n".join(blocks)
 
 
+def _stuck(step: StuckStep, workflow_id: str) -> str:
+    why = f"{step.error_type}: {step.message}" if step.error_type else step.message
+    return (
+        f"- **{_plain(step.label)}** has failed for good: {_plain(why)}. The run ends by this at "
+        f"{step.ends_at:%Y-%m-%d %H:%M:%S} UTC unless it is retried  \n"
+        f"  {_code(f'interlock runs retry {shlex.quote(workflow_id)}')}"
+    )
+
+
 def _request(request: ApprovalRequest) -> str:
     label = _plain(call_label(request.tool, request.arguments))
     path = _plain(" / ".join(request.agent_path))
@@ -31,6 +42,12 @@ def _request(request: ApprovalRequest) -> str:
         return (
             f"- the result of **{label}** ({path})  \n"
             f"  {_code(f'interlock tools complete {run} {request.request_id} --result JSON')}"
+        )
+    if request.kind == "outcome":
+        return (
+            f"- request {request.request_id}: did **{label}** ({path}) happen? {_plain(request.question)}  \n"
+            f"  {_code(f'interlock approvals decide {run} {request.request_id} --happened --result JSON')}  \n"
+            f"  {_code(f'interlock approvals decide {run} {request.request_id} --not-happened')}"
         )
     return (
         f"- request {request.request_id}: **{label}** ({path}), since {request.requested_at:%Y-%m-%d %H:%M:%S} UTC  \n"
@@ -42,7 +59,8 @@ def _settled(settled: Settled) -> str:
     who = f" by {_plain(settled.by)}" if settled.by else ""
     edited = ", arguments edited" if settled.edited else ""
     why = f": {_plain(settled.reason)}" if settled.reason else ""
-    return f"- request {settled.request_id}, {_plain(settled.label)}: {settled.outcome}{who}{edited}{why}"
+    outcome = settled.outcome.replace("_", " ")
+    return f"- request {settled.request_id}, {_plain(settled.label)}: {outcome}{who}{edited}{why}"
 
 
 def _plain(text: str) -> str:

@@ -22,7 +22,13 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
-from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_ticket, entered, planned
+from interlock.adapters.pydantic_ai._scope import (
+    InterlockRunContext,
+    current_scope,
+    current_ticket,
+    entered,
+    planned,
+)
 from interlock.contracts import names
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
@@ -41,6 +47,8 @@ class Durable(TemporalDurability[Any]):
     """
 
     def __init__(self, **options: Any) -> None:
+        self._own_retries = "retry_policy" in (options.get("activity_config") or {})
+        self._own_model_retries = self._own_retries or "retry_policy" in (options.get("model_activity_config") or {})
         config: ActivityConfig = {
             "start_to_close_timeout": OPEN_END,
             "heartbeat_timeout": HEARTBEAT_TIMEOUT,
@@ -119,12 +127,25 @@ class Durable(TemporalDurability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> AbstractContextManager[None]:
         model = request_context.model_id or getattr(request_context.model, "model_name", "model")
-        return planned(f"model {model}, turn {ctx.run_step}")
+        scope = current_scope.get()
+        retries = None if scope is None or self._own_model_retries else scope.retries.model
+        return planned(f"model {model}, turn {ctx.run_step}", retries=retries)
 
     def _resolve_temporal_tool_config(self, operation_id: Any, tool: Any, name: str) -> Any:
         config = super()._resolve_temporal_tool_config(operation_id, tool, name)
-        if current_ticket.get() is None or not config or "child_workflow" in config:
+        scope = current_scope.get()
+        if scope is None or not config or "child_workflow" in config:
             return config
         policy = config.get("retry_policy") or RetryPolicy()
-        # One approval, one execution.
-        return {**config, "retry_policy": dataclasses.replace(policy, maximum_attempts=1)}
+        if not self._has_own_retries(operation_id.toolset_id, tool):
+            policy = dataclasses.replace(
+                scope.retries.of_tool(name), non_retryable_error_types=policy.non_retryable_error_types
+            )
+        if current_ticket.get() is not None and not _gated.is_idempotent(tool):
+            policy = dataclasses.replace(policy, maximum_attempts=1)  # One approval, one execution.
+        return {**config, "retry_policy": policy}
+
+    def _has_own_retries(self, toolset_id: str, tool: Any) -> bool:
+        of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
+        of_toolset = self._toolset_activity_config.get(toolset_id, {})
+        return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset

@@ -38,9 +38,12 @@ from interlock.adapters.pydantic_ai._scope import (
     shielded,
 )
 from interlock.contracts import names
-from interlock.contracts.masking import call_label
+from interlock.contracts.masking import call_label, masked_text
 from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
-from interlock.contracts.ports import GatedCall, Ruling
+from interlock.contracts.ports import FailedStep, GatedCall, Ruling
+
+IDEMPOTENT = "idempotent"
+"""The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
 
 _MARK = "interlock_gate"
 _TAKE_ANYTHING = ("any", "dict[str,any]")
@@ -91,19 +94,28 @@ class GatedToolset(WrapperToolset[Any]):
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
             except ActivityError as error:
-                if ticket is not None and _is_silent(error):
-                    raise _outcome_unknown(name, ticket, error) from error
-                if _type_of(error) == names.NOT_SERIALIZABLE:
-                    raise UserError(
-                        f"Tool {name!r} has run, but what it returned cannot be written as JSON, so it is lost: "
-                        f"{error.cause}. Return plain data, a dataclass or a pydantic model."
-                    ) from error
-                if not _is_changed_tool(error):
+                if is_cancelled_exception(error):
                     raise
-                # The worker found that what was approved is not what it would run: the person is asked again.
-                asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
+                if _type_of(error) == names.TOOL_CHANGED:
+                    # The worker found that what was approved is not what it would run: the person is asked again.
+                    asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
+                elif ticket is not None and _may_have_happened(error, tool):
+                    ruling = await _ask_about_outcome(scope, ticket, error, _Call(name, args, ctx, tool))
+                    if ruling.outcome == "happened":
+                        return ruling.result
+                    asked, ticket = None, ruling.ticket
+                elif scope.hooked:
+                    raise _lasting(name, error) from error
+                else:
+                    await _kept(scope, name, args, error)
+                    asked = None
             finally:
                 scope.count()
+
+
+def is_idempotent(tool: ToolsetTool[Any] | None) -> bool:
+    """Whether a tool declares that running a call of it twice is the same as running it once."""
+    return tool is not None and (tool.tool_def.metadata or {}).get(IDEMPOTENT) is True
 
 
 @dataclass(frozen=True)
@@ -135,6 +147,42 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     if ruling.outcome == "rejected":
         raise SkipToolExecution(ToolDenied(ruling.reason) if ruling.reason else ToolDenied())
     return ruling
+
+
+async def _ask_about_outcome(scope: Scope, ticket: Ticket, error: ActivityError, call: _Call) -> Ruling:
+    """Ask a person whether an approved call happened. Raises when they give up."""
+    unknown = _outcome_unknown(call.name, ticket, error)
+    if not workflow.patched(names.ASK_ABOUT_OUTCOME):
+        if _is_silent(error):
+            raise unknown from error
+        raise error
+    ruling = await scope.gate.ask(
+        GatedCall(
+            kind="outcome",
+            agent_path=scope.path,
+            toolset=ticket.toolset,
+            tool=call.name,
+            description=call.tool.tool_def.description or "",
+            call_id=call.ctx.tool_call_id or "",
+            arguments=as_json_object(call.args),
+            metadata=None,
+            check=partial(_checked, call),
+            question=masked_text(
+                f"Request {ticket.request_id} was approved and the call began, but {_end_of(error)}. "
+                "Did it happen? Look where it would have had its effect."
+            ),
+        )
+    )
+    if ruling.outcome == "given_up":
+        raise unknown from error
+    return ruling
+
+
+async def _kept(scope: Scope, name: str, args: dict[str, Any], error: ActivityError) -> None:
+    """Keep a call that has failed for good until it is to run again. Raises its failure when nobody wants that."""
+    lasting = _lasting(name, error)
+    scope.over.append(lasting)
+    await scope.recovery.wait(FailedStep("tool", scope.path, call_label(name, as_json_object(args)), lasting))
 
 
 async def hooked(ctx: RunContext[Any], call: ToolCallPart, args: dict[str, Any], deferral: Deferral) -> Any:
@@ -316,6 +364,30 @@ def _type_of(error: ActivityError) -> str | None:
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
+def _lasting(name: str, error: ActivityError) -> Exception:
+    """What a call's failure is to those who started the run."""
+    if _type_of(error) != names.NOT_SERIALIZABLE:
+        return error
+    return UserError(
+        f"Tool {name!r} has run, but what it returned cannot be written as JSON, so it is lost: "
+        f"{error.cause}. Return plain data, a dataclass or a pydantic model."
+    )
+
+
+def _may_have_happened(error: ActivityError, tool: ToolsetTool[Any]) -> bool:
+    """Whether a call that failed may have had its effect. Only a worker that lacks the tool says for sure that it has
+    not; what a tool raises may come before its effect or after it."""
+    return not is_idempotent(tool) and _type_of(error) != names.NOT_REGISTERED
+
+
+def _end_of(error: ActivityError) -> str:
+    if isinstance(error.cause, ActivityTimeoutError):
+        return "its worker was lost"
+    if isinstance(error.cause, ApplicationError):
+        return f"it ended with {error.cause.type}: {error.cause.message}"
+    return f"it ended with {error.cause}"
+
+
 def _is_silent(error: ActivityError) -> bool:
     """Whether the attempt ended without a word of the tool's: its worker was lost or stopped, or its time was over."""
     return isinstance(error.cause, ActivityTimeoutError) or _type_of(error) in (
@@ -331,7 +403,3 @@ def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> Applica
         type=names.OUTCOME_UNKNOWN,
         non_retryable=True,
     )
-
-
-def _is_changed_tool(error: ActivityError) -> bool:
-    return _type_of(error) == names.TOOL_CHANGED

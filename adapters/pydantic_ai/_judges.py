@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_ai import Agent
+from pydantic_ai.capabilities import Hooks
 from pydantic_ai.capabilities.abstract import AbstractCapability, leaf_capabilities
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
@@ -21,6 +22,18 @@ def has_judges(agent: Agent[Any, Any]) -> bool:
     """Whether the agent has handlers of deferred calls."""
     default = AbstractCapability.handle_deferred_tool_calls
     return any(type(one).handle_deferred_tool_calls is not default for one in leaf_capabilities(agent.root_capability))
+
+
+def has_error_hooks(agent: Agent[Any, Any]) -> bool:
+    """Whether the agent has hooks that take the errors of its tools."""
+    return any(_takes_errors(one) for one in leaf_capabilities(agent.root_capability))
+
+
+def _takes_errors(capability: AbstractCapability[Any]) -> bool:
+    method = type(capability).on_tool_execute_error
+    if isinstance(capability, Hooks) and method is Hooks.on_tool_execute_error:
+        return bool(capability._get("on_tool_execute_error"))
+    return method is not AbstractCapability.on_tool_execute_error
 
 
 def judge_activity(name: str, durable: Durable, agent: Agent[Any, Any]) -> Callable[..., Any]:

@@ -14,10 +14,12 @@ from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Ticket, Usage
-from interlock.contracts.ports import ActivityPlan, Gate, activity_plan
+from interlock.contracts.ports import ActivityPlan, Gate, Recovery, activity_plan
+from interlock.retries import Retries
 
 T = TypeVar("T")
 Deferral = ApprovalRequired | CallDeferred
@@ -32,15 +34,21 @@ class Scope:
     edits: what reviewers changed, by call id, for the model to be told.
     tickets: of calls that a hook asked for, by call id, until they run.
     calls: counts the tool calls of the workflow, in their order.
+    hooked: whether hooks of the agent take the errors of its tools.
+    over: failures that were kept for somebody to retry: as the end of the run they are final.
     """
 
     gate: Gate
+    recovery: Recovery
+    retries: Retries
     path: tuple[str, ...]
     judged: bool
+    hooked: bool
     spent: list[RunUsage]
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
+    over: list[Exception] = field(default_factory=list)
     calls: Iterator[int] = field(default_factory=lambda: count(1))
 
     def next_key(self) -> str:
@@ -109,9 +117,9 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def planned(summary: str, ticket: Ticket | None = None) -> Iterator[None]:
-    """Give the activities started inside their summary, and the ticket that lets an approved call run."""
-    plan, held = activity_plan.set(ActivityPlan(summary)), current_ticket.set(ticket)
+def planned(summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None) -> Iterator[None]:
+    """Give the activities started inside their summary, the ticket of an approved call, and their retries."""
+    plan, held = activity_plan.set(ActivityPlan(summary, retries)), current_ticket.set(ticket)
     try:
         yield
     finally:

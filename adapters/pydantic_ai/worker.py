@@ -24,7 +24,7 @@ from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
 from interlock.adapters.pydantic_ai._json import sentence, type_name
-from interlock.adapters.pydantic_ai._judges import has_judges, judge_activity
+from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
@@ -32,6 +32,7 @@ from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RunFailedError
 from interlock.contracts.payloads import Parent, Ticket
 from interlock.contracts.ports import AgentRunner, SubRuns
+from interlock.retries import Retries
 
 
 class SubRunFailedError(UnexpectedModelBehavior):
@@ -43,7 +44,9 @@ class PydanticAIAdapter:
 
     payload_converter = PydanticAIPayloadConverter
 
-    def __init__(self, agents: Mapping[str, Agent[Any, Any]], sub_runs: SubRuns | None = None) -> None:
+    def __init__(
+        self, agents: Mapping[str, Agent[Any, Any]], retries: Retries, sub_runs: SubRuns | None = None
+    ) -> None:
         self._agents = agents
         self._sub_runs = sub_runs
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
@@ -53,7 +56,7 @@ class PydanticAIAdapter:
         self.child_workflows: list[type] = []
         for name, agent in agents.items():
             _check_deps(name, agent)
-            self.runners[name] = Runner(agent, judged=self._judged[name])
+            self.runners[name] = Runner(agent, retries, judged=self._judged[name], hooked=has_error_hooks(agent))
             activities, workflows = worker_registrations(self._durables[name])
             self.activities += activities
             self.child_workflows += workflows
@@ -72,7 +75,11 @@ class PydanticAIAdapter:
         return digest([toolset, tool, _definition(self._durables[agent], toolset, tool)])
 
     async def delegate(self, agent: str, ctx: RunContext[Any]) -> AgentRunResult[Any]:
-        """See `Delegating`. The id of the new run comes from the activity, so that a later attempt attaches to it."""
+        """See `Delegating`.
+
+        The id of the new run comes from the key of the tool's call, so that a later attempt attaches to it, and so does
+        the call when it is run again by hand.
+        """
         if agent not in self._agents:
             raise UserError(
                 f"Agent {agent!r} is run by a tool but is not one of this worker's agents "
@@ -82,13 +89,14 @@ class PydanticAIAdapter:
         assert self._sub_runs
         assert info.workflow_id
         assert info.workflow_run_id
-        # Of the whole run id: its first part is a time, the same for runs that start within a minute.
-        place = f"{digest(info.workflow_run_id)[:12]}-{info.activity_id}-{next(_sub_runs.get())}"
+        place = f"{_key.get()[:16]}-{next(_sub_runs.get())}"
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
         workflow_id = f"{info.workflow_id}/{agent}-{place}"
         with waiting_for_others():
             try:
-                output = await self._sub_runs.run(workflow_id, sub_run_input(agent, ctx, self._agents[agent], parent))
+                output = await self._sub_runs.run(
+                    workflow_id, sub_run_input(agent, ctx, self._agents[agent], parent), not_before=info.scheduled_time
+                )
             except RunFailedError as error:
                 raise SubRunFailedError(
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
@@ -134,6 +142,7 @@ class _Inbound(ActivityInboundInterceptor):
         current_worker.set(self._adapter)
         _sub_runs.set(itertools.count(1))
         _path.set(tuple(carried.get("interlock_path", ())))
+        _key.set(carried.get("interlock_key") or _place(activity.info()))
         try:
             return await super().execute_activity(input)
         except (asyncio.CancelledError, FailureError):
@@ -150,6 +159,12 @@ class _Inbound(ActivityInboundInterceptor):
 
 _sub_runs: ContextVar[Iterator[int]] = ContextVar("interlock_sub_runs")
 _path: ContextVar[tuple[str, ...]] = ContextVar("interlock_path")
+_key: ContextVar[str] = ContextVar("interlock_key")
+
+
+def _place(info: activity.Info) -> str:
+    """What stands for the key of an activity that is no tool call."""
+    return digest([info.workflow_run_id, info.activity_id])
 
 
 def _changed(ticket: Ticket, what: str) -> ApplicationError:

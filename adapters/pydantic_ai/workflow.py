@@ -2,39 +2,57 @@
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai import Agent
+from pydantic_ai import Agent, capture_run_messages
+from pydantic_ai.exceptions import AgentRunError, RunCancelled
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.run import AgentRunResult
 from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, sentence, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope
 from interlock.contracts import names
 from interlock.contracts.payloads import Json, RunInput, RunOutput
-from interlock.contracts.ports import Gate
+from interlock.contracts.ports import FailedStep, Gate, Recovery
+from interlock.retries import Retries
 
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
 
 
 class Runner:
-    """Runs one agent in a workflow. judged: whether the agent has handlers that are asked before a person."""
+    """Runs one agent in a workflow.
 
-    def __init__(self, agent: Agent[Any, Any], *, judged: bool) -> None:
+    judged: whether the agent has handlers that are asked before a person. hooked: whether it has hooks that take the
+    errors of its tools.
+    """
+
+    def __init__(self, agent: Agent[Any, Any], retries: Retries, *, judged: bool, hooked: bool) -> None:
         self._agent = agent
+        self._retries = retries
         self._judged = judged
+        self._hooked = hooked
         self._deps: TypeAdapter[Any] = TypeAdapter(agent.deps_type)
 
-    async def run(self, run: RunInput, gate: Gate) -> RunOutput:
+    async def run(self, run: RunInput, gate: Gate, recovery: Recovery) -> RunOutput:
         """See `AgentRunner`."""
         arguments = self._arguments(run)
-        path = (*(run.parent.agent_path if run.parent else ()), run.agent)
-        scope = Scope(gate, path, self._judged, spent=[arguments["usage"]])
+        scope = Scope(
+            gate,
+            recovery,
+            self._retries,
+            path=(*(run.parent.agent_path if run.parent else ()), run.agent),
+            judged=self._judged,
+            hooked=self._hooked,
+            spent=[arguments["usage"]],
+        )
         token = current_scope.set(scope)
         try:
-            result = await self._agent.run(**arguments)
+            result = await self._to_its_end(run, arguments, scope)
         except (asyncio.CancelledError, GeneratorExit, FailureError):
             raise
         except BaseException as error:
@@ -42,13 +60,33 @@ class Runner:
                 raise  # How Temporal takes a run out of its cache.
             # Whatever the framework's loop, a hook or a validator raised ends the run with its type. Left alone,
             # Temporal would take it for a bug in workflow code and try the same task again without end.
-            raise ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True) from None
+            raise _ended_by(error) from None
         finally:
             scope.count()
             current_scope.reset(token)
         return RunOutput(
             output=as_json(result.output), messages=MESSAGES.dump_python(result.all_messages(), mode="json")
         )
+
+    async def _to_its_end(self, run: RunInput, arguments: dict[str, Any], scope: Scope) -> AgentRunResult[Any]:
+        limits = run.usage_limits or {}
+        while True:
+            with capture_run_messages() as messages:
+                try:
+                    return await self._agent.run(**arguments)
+                except (AgentRunError, ActivityError) as error:
+                    if not _helped_by_asking_again(error, scope):
+                        raise
+                    failure = error if isinstance(error, ActivityError) else _ended_by(error)
+            label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
+            retry = await scope.recovery.wait(
+                FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
+            )
+            limits = {**limits, **(retry.usage_limits or {})}
+            arguments["usage_limits"] = _limits(limits)
+            if messages:
+                arguments["message_history"] = _up_to_last_request(messages)
+                arguments["user_prompt"] = None
 
     def _arguments(self, run: RunInput) -> dict[str, Any]:
         usage = RunUsage()
@@ -79,6 +117,35 @@ class Runner:
                 f"The dependencies (deps) do not fit {type_name(self._agent.deps_type)} "
                 f"of agent {self._agent.name!r}: {what}"
             ) from None
+
+
+def _up_to_last_request(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """The conversation without an answer that failed the run. Where calls of that answer have run it stays: the
+    framework has put a request behind it, with what they returned."""
+    last = messages[-1]
+    answered = isinstance(last, ModelResponse) and last.state != "suspended"
+    return messages[:-1] if answered else list(messages)
+
+
+def _helped_by_asking_again(error: AgentRunError | ActivityError, scope: Scope) -> bool:
+    """Whether the model's answers failed the run, or it gave none; not a cancellation, nor what was kept already."""
+    if isinstance(error, RunCancelled) or is_cancelled_exception(error):
+        return False
+    return not any(error is one for one in scope.over)
+
+
+def _check_limits(limits: dict[str, Json], new: dict[str, Json]) -> None:
+    """Raise ValueError for new limits that the framework does not take."""
+    try:
+        _limits({**limits, **new})
+    except ValidationError as error:
+        raise ValueError(problems(error)) from error
+    except ApplicationError as error:
+        raise ValueError(error.message) from error
+
+
+def _ended_by(error: BaseException) -> ApplicationError:
+    return ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True)
 
 
 def _limits(given: dict[str, Json] | None) -> UsageLimits | None:

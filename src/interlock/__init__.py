@@ -14,6 +14,7 @@ from interlock.contracts.errors import (
 if TYPE_CHECKING:
     from interlock.app import Interlock
     from interlock.client import Client
+    from interlock.retries import Retries
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
     from interlock.steps import Step
@@ -25,6 +26,7 @@ __all__ = [
     "InterlockError",
     "MisconfiguredError",
     "RefusedError",
+    "Retries",
     "Run",
     "RunFailedError",
     "RunReport",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "Client": "interlock.client",
     "Interlock": "interlock.app",
+    "Retries": "interlock.retries",
     "Run": "interlock.run",
     "RunReport": "interlock.run",
     "Settings": "interlock.settings",

@@ -9,18 +9,24 @@ from interlock.settings import Settings
 
 if TYPE_CHECKING:
     from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+    from interlock.retries import Retries
 
 
 class Interlock:
     """Agents under their names, for a worker to run.
 
     agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
-    settings: read from `INTERLOCK_*` when not given.
+    settings: read from `INTERLOCK_*` when not given. retries: how often failing calls are tried again.
     Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
     """
 
-    def __init__(self, agents: Sequence[Any], *, settings: Settings | None = None) -> None:
+    def __init__(
+        self, agents: Sequence[Any], *, settings: Settings | None = None, retries: "Retries | None" = None
+    ) -> None:
+        from interlock.retries import Retries
+
         self.settings = settings or Settings.read()
+        self.retries = retries or Retries()
         self.agents = _by_name(agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
@@ -34,7 +40,7 @@ class Interlock:
                 f'Running agents of pydantic-ai needs {error.name!r}: pip install "interlock[pydantic-ai]".'
             ) from error
 
-        return PydanticAIAdapter(self.agents, sub_runs)
+        return PydanticAIAdapter(self.agents, self.retries, sub_runs)
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -23,7 +23,14 @@ from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
 from interlock.contracts.masking import masked_text
-from interlock.contracts.payloads import ApprovalRequest, Json, RunInput, RunOptions, RunOutput
+from interlock.contracts.payloads import (
+    DEFAULT_STUCK_SECONDS,
+    ApprovalRequest,
+    Json,
+    RunInput,
+    RunOptions,
+    RunOutput,
+)
 from interlock.run import Run, RunReport
 
 _DEFAULT_ADDRESS = "localhost:7233"
@@ -31,21 +38,37 @@ _UNFIT = (names.UNKNOWN_AGENT, names.INVALID_INPUT)
 
 
 class Client:
-    """A connection to Temporal, for runs on one task queue."""
+    """A connection to Temporal, for runs on one task queue.
 
-    def __init__(self, temporal: TemporalClient, *, task_queue: str = names.DEFAULT_TASK_QUEUE) -> None:
+    stuck_seconds: how long runs that it starts wait to be retried once a step has failed for good; 0 ends them at once.
+    """
+
+    def __init__(
+        self,
+        temporal: TemporalClient,
+        *,
+        task_queue: str = names.DEFAULT_TASK_QUEUE,
+        stuck_seconds: float = DEFAULT_STUCK_SECONDS,
+    ) -> None:
         self.temporal = temporal
         self.task_queue = task_queue
+        self.stuck_seconds = stuck_seconds
         self._attributes: tuple[str, ...] | None = None
 
     @classmethod
     async def connect(
-        cls, address: str | None = None, *, namespace: str | None = None, task_queue: str = names.DEFAULT_TASK_QUEUE
+        cls,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        task_queue: str = names.DEFAULT_TASK_QUEUE,
+        stuck_seconds: float = DEFAULT_STUCK_SECONDS,
     ) -> Self:
         """Connect to a server.
 
-        What is not given comes from Temporal's own environment variables and profiles (`TEMPORAL_ADDRESS`,
-        `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, ...), then from Temporal's defaults.
+        task_queue, stuck_seconds: of the runs it starts. The rest, when not given, comes from Temporal's own
+        environment variables and profiles (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, ...), then
+        from Temporal's defaults.
         Raises UnavailableError when no server answers, MisconfiguredError when the configuration is not readable.
         """
         try:
@@ -65,7 +88,7 @@ class Client:
                 f"No Temporal server answers at {target}. Start one with `interlock server start`, "
                 "or set TEMPORAL_ADDRESS to where one is."
             ) from error
-        return cls(temporal, task_queue=task_queue)
+        return cls(temporal, task_queue=task_queue, stuck_seconds=stuck_seconds)
 
     async def start(
         self,
@@ -79,12 +102,14 @@ class Client:
         model_settings: dict[str, Json] | None = None,
         usage_limits: dict[str, Json] | None = None,
         requested_by: str | None = None,
+        stuck_seconds: float | None = None,
         restart: bool = False,
     ) -> Run:
         """Start a run, or find the one that is there.
 
         id: a business key makes asking twice one run; made up when not given. The other fields are those of
-        `RunInput`. restart: when the run with this id has ended, start it over (its history stays).
+        `RunInput`. stuck_seconds: in place of the client's. restart: when the run with this id has ended, start it
+        over (its history stays).
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
@@ -98,6 +123,7 @@ class Client:
                 model_settings=model_settings,
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
+                options=RunOptions(stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds),
             )
         except ValidationError as error:
             raise MisconfiguredError(f"The run cannot be started: {problems(error)}") from error
@@ -107,7 +133,8 @@ class Client:
     async def start_run(self, id: str, run: RunInput, *, restart: bool = False) -> Run:
         """`start` for an input that is made already."""
         with server_errors(id):
-            run = run.model_copy(update={"options": RunOptions(search_attributes=await self._known_attributes())})
+            options = run.options.model_copy(update={"search_attributes": await self._known_attributes()})
+            run = run.model_copy(update={"options": options})
             try:
                 return await self._start(id, run, restart=restart)
             except WorkflowAlreadyStartedError:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import AwareDatetime, ValidationError
 from temporalio.client import (
@@ -35,10 +35,13 @@ from interlock.contracts.payloads import (
     Json,
     Payload,
     Receipt,
+    Retry,
+    RetryReceipt,
     RunOutput,
     RunState,
     ToolCompletion,
     Usage,
+    Verdict,
 )
 from interlock.steps import Step, StepReader, read_steps
 
@@ -123,17 +126,19 @@ class Run:
     async def decide(
         self,
         request_id: str,
-        verdict: Literal["approve", "reject"],
+        verdict: Verdict,
         *,
         reason: str = "",
         arguments: dict[str, Json] | None = None,
+        result: Json = None,
         digest: str = "",
         by: str | None = None,
     ) -> Receipt:
         """Answer an open request. Needs a worker.
 
-        digest: of the request as it was shown, so that the answer cannot reach another. by: who decides; the user of
-        this process when not given. Raises RefusedError, saying why, when the answer changes nothing.
+        verdict, arguments, result: as in `Decision`. digest: of the request as it was shown, so that the answer cannot
+        reach another. by: who decides; the user of this process when not given. Raises RefusedError, saying why, when
+        the answer changes nothing.
         """
         decision = _made(
             Decision,
@@ -141,11 +146,12 @@ class Run:
             verdict=verdict,
             digest=digest,
             arguments=arguments,
+            result=result,
             reason=reason,
             decided_by=current_user() if by is None else by,
             decided_at=datetime.now(UTC),
         )
-        return await self._submit(names.SUBMIT_DECISION, decision)
+        return await self._submit(names.SUBMIT_DECISION, decision, Receipt)
 
     async def complete_tool_call(
         self, call_id: str, *, result: Json = None, error: str | None = None, digest: str = "", by: str | None = None
@@ -164,7 +170,31 @@ class Run:
             completed_by=current_user() if by is None else by,
             completed_at=datetime.now(UTC),
         )
-        return await self._submit(names.SUBMIT_TOOL_RESULT, completion)
+        return await self._submit(names.SUBMIT_TOOL_RESULT, completion, Receipt)
+
+    async def retry(
+        self,
+        *,
+        step: str = "",
+        usage_limits: dict[str, Json] | None = None,
+        reason: str = "",
+        by: str | None = None,
+    ) -> RetryReceipt:
+        """Have what is stuck run again: exactly the steps that failed; nothing that completed. Needs a worker.
+
+        step: of several stuck ones, only this. usage_limits: the framework's own fields by name, in place of the
+        run's, for a run that its limits stopped. Raises RefusedError, saying why, when nothing is stuck or the limits
+        do not fit.
+        """
+        retry = _made(
+            Retry,
+            step=step,
+            usage_limits=usage_limits,
+            reason=reason,
+            requested_by=current_user() if by is None else by,
+            requested_at=datetime.now(UTC),
+        )
+        return await self._submit(names.SUBMIT_RETRY, retry, RetryReceipt)
 
     async def resting(self) -> int | None:
         """How many events the history has, when no workflow task is under way; None when one is."""
@@ -183,6 +213,15 @@ class Run:
             if description.status in CLOSED:  # The server takes such a request in silence.
                 raise RefusedError(f"Run {self.id!r} is {status_name(description)} already.")
             await self._handle.cancel()
+
+    async def ended_in_vain(self, *, before: datetime) -> bool:
+        """Whether the run ended without an output before this time."""
+        with server_errors(self.id):
+            description = await self._handle.describe()
+        closed = description.close_time
+        if closed is None or description.status is WorkflowExecutionStatus.COMPLETED:
+            return False
+        return closed < before
 
     async def steps(self) -> list[Step]:
         """The model calls, tool calls and judges of the run, in order, from its history."""
@@ -230,11 +269,11 @@ class Run:
                     )
                 await asyncio.sleep(0.05)
 
-    async def _submit(self, update: str, message: Payload) -> Receipt:
+    async def _submit(self, update: str, message: Payload, answer: type[P]) -> P:
         with server_errors(self.id):
             try:
                 async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
-                    receipt: Receipt = await self._handle.execute_update(update, message, result_type=Receipt)
+                    receipt: P = await self._handle.execute_update(update, message, result_type=answer)
                     return receipt
             except WorkflowUpdateFailedError as refused:
                 raise RefusedError(root_failure(refused.cause)[1]) from refused

@@ -5,10 +5,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError
+from interlock.contracts.payloads import DEFAULT_STUCK_SECONDS
 
 
 class Settings(BaseSettings):
-    """How workers run an app. Each field is read from `INTERLOCK_` and its name in capitals.
+    """How workers run an app, and how runs are started. Each field is read from `INTERLOCK_` and its name in capitals.
 
     task_queue: where runs wait for a worker.
     tool_timeout_seconds: how long one attempt of a tool or model call may work before it fails and is tried again;
@@ -18,6 +19,8 @@ class Settings(BaseSettings):
     max_cached_runs: runs kept in memory by a worker; the others are replayed when something happens to them.
     max_concurrent_activities: model and tool calls at once in one worker.
     graceful_shutdown_seconds: how long a stopping worker lets calls finish.
+    stuck_seconds: how long a run whose step has failed for good waits to be retried before it ends by itself; 0 ends
+    it at once. Fixed at the run's start.
     """
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore", allow_inf_nan=False)
@@ -28,6 +31,7 @@ class Settings(BaseSettings):
     max_cached_runs: int = Field(default=1_000, ge=0)
     max_concurrent_activities: int = Field(default=100, ge=1)
     graceful_shutdown_seconds: float = Field(default=30, ge=0)
+    stuck_seconds: float = Field(default=DEFAULT_STUCK_SECONDS, ge=0)
 
     @classmethod
     def read(cls, **given: object) -> "Settings":

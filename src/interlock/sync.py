@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from interlock.client import Client
-from interlock.contracts.payloads import ApprovalRequest, Receipt, RunOutput
+from interlock.contracts.payloads import ApprovalRequest, Receipt, RetryReceipt, RunOutput
 from interlock.run import RunReport
 from interlock.steps import Step
 
@@ -53,6 +53,10 @@ class SyncClient:
     def complete_tool_call(self, workflow_id: str, call_id: str, **completion: Any) -> Receipt:
         """Report the result of a call that ran outside. See `Run.complete_tool_call`."""
         return self._loop.run(self._client.attach(workflow_id).complete_tool_call(call_id, **completion))
+
+    def retry(self, workflow_id: str, **retry: Any) -> RetryReceipt:
+        """Have what is stuck run again. See `Run.retry`."""
+        return self._loop.run(self._client.attach(workflow_id).retry(**retry))
 
     def cancel(self, workflow_id: str) -> None:
         """Ask a run to end. See `Run.cancel`."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ from interlock.activities.record import record_verdict
 from interlock.adapters.pydantic_ai.worker import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
-from interlock.contracts.payloads import RunInput, RunOutput
+from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.interceptor import RunInterceptor
 
@@ -31,9 +31,13 @@ class SubRunsThroughClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
+    async def run(self, workflow_id: str, run: RunInput, *, not_before: datetime) -> RunOutput:
         """See `SubRuns`."""
+        options = RunOptions(stuck_seconds=self._client.stuck_seconds)
+        run = run.model_copy(update={"options": options})
         started = await self._client.start_run(workflow_id, run)
+        if await started.ended_in_vain(before=not_before):
+            started = await self._client.start_run(workflow_id, run, restart=True)
         return await started.result()
 
     async def cancel(self, workflow_id: str) -> None:

@@ -26,6 +26,8 @@ from interlock.server import EmbeddedServer, free_port, temporal_binary
 T = TypeVar("T")
 
 SUPPORT = '''
+from pathlib import Path
+
 from pydantic_ai import Agent, Tool
 from pydantic_ai.exceptions import CallDeferred, UserError
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -57,6 +59,22 @@ def ship(order: str) -> str:
     raise CallDeferred
 
 
+def send(number: int) -> str:
+    """Post a letter, when the post office is open."""
+    if not Path("open").exists():
+        raise UserError("the post office is closed")
+    return f"sent {number}"
+
+
+def wire(amount: float) -> str:
+    """Wire money, over a line that breaks after the order is placed."""
+    with Path("wired").open("a") as orders:
+        orders.write(f"{amount}\\n")
+    if not Path("line").exists():
+        raise ConnectionError("the line is down")
+    return f"wired {amount}"
+
+
 def lead_model(messages, info):
     if len(messages) == 1:
         return ModelResponse(parts=[ToolCallPart("ask_support", {"what": messages[0].parts[-1].content})])
@@ -68,12 +86,17 @@ async def ask_support(what: str) -> str:
     return (await support.run(what)).output
 
 
-tools = [Tool(refund, requires_approval=True), ship]
+tools = [Tool(refund, requires_approval=True), ship, send, Tool(wire, requires_approval=True)]
 support = Agent(FunctionModel(model), name="support", tools=tools, capabilities=[Durable()])
 lead = Agent(FunctionModel(lead_model), name="lead", tools=[ask_support], capabilities=[Durable()])
 app = Interlock([support, lead])
 '''
 
+AT_ONCE = {"INTERLOCK_STUCK_SECONDS": "0"}
+"""A run whose step fails for good ends at once, except in the tests that are about stuck runs."""
+
+SEND = json.dumps([["send", {"number": 2}]])
+WIRE = json.dumps([["wire", {"amount": 5.0}]])
 REFUND = json.dumps([["refund", {"order": "A-1", "amount": 42.0}]])
 TWO_REFUNDS = json.dumps([["refund", {"order": "A-1", "amount": 42.0}], ["refund", {"order": "A-2", "amount": 9.0}]])
 SHIP = json.dumps([["ship", {"order": "A-1"}]])
@@ -198,7 +221,7 @@ def program(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     (folder / "support.py").write_text(SUPPORT)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "INTERLOCK_"))}
     queue = f"cli-{free_port()}"
-    program = Program(folder, {**kept, "TEMPORAL_ADDRESS": server.address, "INTERLOCK_TASK_QUEUE": queue})
+    program = Program(folder, {**kept, "TEMPORAL_ADDRESS": server.address, "INTERLOCK_TASK_QUEUE": queue, **AT_ONCE})
     with program.running("worker", "run", "support:app") as worker:
         said = worker.says("Start a run with")
         assert "Worker for support, lead" in said
@@ -380,6 +403,51 @@ def test_a_step_that_fails_and_is_tried_again_is_shown_with_its_error(program: P
         assert "is tried again" in program("runs", "show", "stumbles").out
         program("runs", "cancel", "stumbles")
         assert waiting.result().status == 1
+
+
+def test_a_stuck_run_is_shown_and_retried(program: Program) -> None:
+    patient = replace(program, environment={**program.environment, "INTERLOCK_STUCK_SECONDS": "600"})
+    with patient.running("runs", "start", "support", "--prompt", SEND, "--id", "letter", "--wait") as waiting:
+        said = waiting.says("interlock runs retry letter")
+        assert "! send: number 2  is stuck (until " in said
+        assert "UserError: the post office is closed" in said
+        document = program.json("runs", "show", "letter")
+        assert document["status"] == "stuck"
+        assert [(one["label"], one["error_type"]) for one in document["stuck"]] == [("send: number 2", "UserError")]
+        assert "interlock runs retry letter" in program("runs", "show", "letter").out
+        refused = program("runs", "retry", "letter", "--new-limits", '{"request_limit": 9}', status=1)
+        assert "New limits are no help" in refused.error
+        assert "Step '7' is not stuck; stuck: 1" in program("runs", "retry", "letter", "--step", "7", status=1).error
+        program("runs", "retry", "letter", "--new-limits", "9", status=2)
+
+        (program.folder / "open").touch()
+        assert program.json("runs", "retry", "letter", "--reason", "open again")["steps"] == ["1"]
+        assert waiting.result().out == "sent 2\n"
+    assert "waits for nothing any more" in program("runs", "retry", "letter", status=1).error
+
+
+def test_a_person_says_whether_a_call_happened(program: Program) -> None:
+    run = start(program, WIRE)
+    requests(program, run)
+    program("approvals", "decide", run, "1", "--approve")
+
+    def asked() -> dict[str, Any] | None:
+        found = requests(program, run)[0]
+        return found if found["kind"] == "outcome" else None
+
+    question = eventually(asked)
+    assert "ended with ConnectionError: the line is down" in question["question"]
+    for flags, wrong in (
+        (["--approve"], "asks whether an approved call happened"),
+        (["--reject"], "--happened, --not-happened and --give-up"),
+    ):
+        assert wrong in program("approvals", "decide", run, "2", *flags, status=1).error
+    program("approvals", "decide", run, "2", "--give-up", "--result", "1", status=2)
+    (program.folder / "line").touch()
+    assert program.json("approvals", "decide", run, "2", "--not-happened")["outcome"] == "not_happened"
+
+    assert program("runs", "wait", run).out == "wired 5.0\n"
+    assert (program.folder / "wired").read_text() == "5.0\n5.0\n"
 
 
 def test_a_cancelled_run_ends_and_cannot_be_cancelled_again(program: Program) -> None:

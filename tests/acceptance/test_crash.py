@@ -5,9 +5,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from interlock import Client, Run, RunFailedError
+from interlock import Client, Run
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually
 
@@ -81,7 +79,7 @@ async def test_killed_workers_repeat_only_what_was_in_flight(tmp_path: Path) -> 
     assert output.usage.requests == 4
 
 
-async def test_an_approved_call_whose_worker_died_is_not_run_again(tmp_path: Path) -> None:
+async def test_an_approved_call_whose_worker_died_is_asked_about_and_not_run_again(tmp_path: Path) -> None:
     server = await EmbeddedServer.start(port=0, ui=False)
     workers = Workers(server, tmp_path)
     first = await workers.start()
@@ -91,12 +89,15 @@ async def test_an_approved_call_whose_worker_died_is_not_run_again(tmp_path: Pat
     await workers.until("pay")
     await kill(first)
     second = await workers.start()
-    with pytest.raises(RunFailedError, match=r"not known whether the approved call of 'pay' \(request 1\)") as ended:
-        await run.result()
+    state = await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+    (question,) = state.requests
+    await run.decide(question.request_id, "happened", result="paid, says the bank", digest=question.digest)
+    workers.gate.touch()
+    await run.result()
     await kill(second)
     await server.stop()
 
-    assert ended.value.error_type == "OutcomeUnknownError"
+    assert "Request 1 was approved and the call began, but its worker was lost" in question.question
     assert workers.ran["pay"] == 1
 
 

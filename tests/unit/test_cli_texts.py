@@ -15,8 +15,15 @@ from interlock.cli._console import line, plain, to_json
 from interlock.cli._format import duration
 from interlock.cli._logs import log_to_stderr
 from interlock.cli._progress import Progress
-from interlock.cli._requests import commands_for, request_document, request_text, requests_table
-from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled
+from interlock.cli._requests import (
+    commands_for,
+    request_document,
+    request_text,
+    requests_table,
+    stuck_text,
+    waiting_text,
+)
+from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled, StuckStep
 from interlock.steps import Step
 
 NOW = datetime.now(UTC)
@@ -24,7 +31,12 @@ EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
 
 
 def request(
-    arguments: dict[str, Any] | None = None, *, kind: RequestKind = "approval", id: str = "run-1", number: str = "1"
+    arguments: dict[str, Any] | None = None,
+    *,
+    kind: RequestKind = "approval",
+    id: str = "run-1",
+    number: str = "1",
+    question: str = "",
 ) -> ApprovalRequest:
     return ApprovalRequest(
         workflow_id=id,
@@ -37,6 +49,7 @@ def request(
         call_id="c1",
         arguments={"order": "A-1", "amount": 42.0} if arguments is None else arguments,
         digest="d",
+        question=question,
         requested_at=NOW,
     )
 
@@ -109,6 +122,32 @@ def test_the_commands_that_settle_a_request_can_be_pasted_into_a_shell() -> None
     assert complete == "interlock tools complete run-1 1 --result JSON"
 
 
+def test_a_call_of_unknown_outcome_is_asked_about_with_its_own_commands() -> None:
+    asked = request(kind="outcome", question="It ended with OSError. Did it happen?")
+
+    assert [shlex.split(command)[5] for command in commands_for(asked)] == ["--happened", "--not-happened", "--give-up"]
+    assert "refund: order A-1, amount 42.00  was approved; did it happen?" in shown(waiting_text(asked))
+    assert "It ended with OSError. Did it happen?" in shown(request_text(asked))
+
+
+def test_a_stuck_step_is_shown_with_its_reason_and_the_command_that_helps() -> None:
+    step = StuckStep(
+        step_id="1",
+        kind="tool",
+        agent_path=("support",),
+        label="send: number 2",
+        error_type="OSError",
+        message=EVIL,
+        since=NOW,
+        ends_at=NOW,
+    )
+    label, why, command = stuck_text("run 1", step)
+
+    assert shown(label).startswith("! send: number 2  is stuck (until ")
+    assert shown(why).strip() == f"OSError: {line(EVIL)}"
+    assert shlex.split(shown(command)) == ["interlock", "runs", "retry", "run 1"]
+
+
 def test_a_request_document_begins_with_the_promised_keys() -> None:
     keys = list(request_document(request()))
 
@@ -129,7 +168,7 @@ def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: p
     settled = Settled(request_id="1", tool="refund", outcome="approved", by="ann", at=NOW, reason=EVIL, edited=True)
     waiting = RunState(status="awaiting_approval", agent="support", requests=[request()])
 
-    progress = Progress()
+    progress = Progress("run-1")
     with progress.live():
         progress.state(waiting)
         progress.state(waiting)

@@ -13,6 +13,8 @@ from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.payloads import RunInput, RunOutput, Usage
 from interlock.contracts.ports import GatedCall, Ruling
+from interlock.retries import Retries
+from interlock.workflows.stuck import StuckSteps
 
 
 class Counting:
@@ -45,7 +47,9 @@ class Known(BaseModel):
 async def run(deps_type: Any = None, **fields: Any) -> RunOutput:
     model = TestModel(custom_output_text="done")
     agent = Agent(model, name="support", deps_type=deps_type or type(None), capabilities=[Durable()])
-    return await Runner(agent, judged=False).run(RunInput(**{"agent": "support", "prompt": "go", **fields}), Counting())
+    return await Runner(agent, Retries(), judged=False, hooked=False).run(
+        RunInput(**{"agent": "support", "prompt": "go", **fields}), Counting(), StuckSteps(0, lambda: None)
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from interlock.contracts.masking import MASK, call_label
-from interlock.contracts.payloads import ApprovalRequest, RunState, Settled, SubRun, Usage
+from interlock.contracts.payloads import ApprovalRequest, RunState, Settled, StuckStep, SubRun, Usage
 from interlock.workflows.view import details
 
 AT = datetime(2026, 11, 2, 9, 30, 15, tzinfo=UTC)
@@ -25,6 +25,11 @@ def request(**fields: Any) -> ApprovalRequest:
 def settled(**fields: Any) -> Settled:
     known = {"request_id": "1", "tool": "refund", "label": "refund: order A-1001", "outcome": "approved", "at": AT}
     return Settled.model_validate({**known, **fields})
+
+
+def stuck(**fields: Any) -> StuckStep:
+    known = {"step_id": "1", "kind": "tool", "agent_path": ("support",), "label": "send: number 2", "since": AT}
+    return StuckStep.model_validate({**known, "ends_at": AT, **fields})
 
 
 def state(status: Any = "running", **fields: Any) -> RunState:
@@ -102,6 +107,26 @@ def test_activities_in_flight_and_agents_at_work_are_shown() -> None:
     ]
 
 
+def test_a_stuck_step_shows_what_failed_and_the_command_that_has_it_run_again() -> None:
+    shown = details(state("stuck", stuck=[stuck(error_type="OSError", message="no route")]), [], "ticket-7")
+
+    assert [line.strip() for line in lines(shown)] == [
+        "**support** · stuck",
+        "### Stuck",
+        "- **send: number 2** has failed for good: OSError: no route. The run ends by this at 2026-11-02 09:30:15 UTC "
+        "unless it is retried",
+        "`interlock runs retry ticket-7`",
+    ]
+
+
+def test_a_call_of_unknown_outcome_shows_the_commands_that_settle_it() -> None:
+    shown = details(state("awaiting_approval", requests=[request(kind="outcome", question="Did it happen?")]), [])
+
+    assert "did **refund: order A-1001, amount 42.00** (support) happen? Did it happen?" in shown
+    assert "`interlock approvals decide ticket-7 1 --happened --result JSON`" in shown
+    assert "`interlock approvals decide ticket-7 1 --not-happened`" in shown
+
+
 def test_what_was_decided_shows_by_whom_how_and_why() -> None:
     decided = [
         settled(by="ann", edited=True),
@@ -173,7 +198,9 @@ def everywhere(text: str) -> tuple[RunState, list[str]]:
         requests=[
             request(**asked, agent_path=("support", text)),
             request(**asked, agent_path=("support", text), kind="tool_result"),
+            request(**asked, agent_path=("support", text), kind="outcome", question=text),
         ],
+        stuck=[stuck(label=text, error_type=text, message=text)],
         settled=[settled(by=text, reason=text, label=f"refund: note {text}")],
         sub_runs=[SubRun(workflow_id=text or "x", agent=f"payer{text}")],
     ), [f"refund: note {text}"]
@@ -207,4 +234,4 @@ def test_no_text_at_all_becomes_markdown(text: str) -> None:
     shown = details(*everywhere(text))
 
     assert set(kinds(shown)) - {"hardbreak", "softbreak"} <= TRUSTED
-    assert kinds(shown).count("heading") == kinds(shown).count("bullet_list") == 2 * 4
+    assert kinds(shown).count("heading") == kinds(shown).count("bullet_list") == 2 * 5

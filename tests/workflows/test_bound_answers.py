@@ -14,6 +14,7 @@ from interlock import Interlock, RefusedError
 from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Ticket
+from interlock.retries import Retries
 from interlock.server import EmbeddedServer
 from interlock.testing import running
 from tests.workflows.scripts import Script, agent, call
@@ -85,7 +86,7 @@ async def test_an_answer_is_refused_when_a_new_build_would_run_other_arguments(s
 def adapter() -> PydanticAIAdapter:
     refunds = FunctionToolset([Tool(lambda order: order, name="refund")], id="refunds")
     others = FunctionToolset([Tool(lambda order: order, name="void")], id="others")
-    return PydanticAIAdapter({"support": agent(Script("done"), toolsets=[refunds, others])})
+    return PydanticAIAdapter({"support": agent(Script("done"), toolsets=[refunds, others])}, Retries())
 
 
 def ticket(adapter: PydanticAIAdapter, **changed: Any) -> Ticket:

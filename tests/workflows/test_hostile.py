@@ -160,7 +160,7 @@ async def test_whatever_a_hook_raises_ends_the_run_with_its_type(run_app: Runnin
 
 
 @pytest.mark.parametrize("error", [MuteError(), Base("odd"), KeyboardInterrupt(), LookupError("plain")], ids=repr)
-async def test_whatever_an_approved_tool_raises_ends_the_run_with_its_type(
+async def test_whatever_an_approved_tool_raises_is_asked_about_with_its_type(
     run_app: Running, error: BaseException
 ) -> None:
     ran: list[int] = []
@@ -175,10 +175,12 @@ async def test_whatever_an_approved_tool_raises_ends_the_run_with_its_type(
         run = await app.client.start("support", "go")
         await app.requests(run, 1)
         await run.decide("1", "approve")
-        with pytest.raises(RunFailedError) as failed:
-            await run.result()
-        assert failed.value.error_type == type(error).__name__
+        state = await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+        assert f"it ended with {type(error).__name__}" in state.requests[0].question
+        await run.decide("2", "happened")
+        await run.result()
         assert ran == [1]
+        assert await failed_tasks(app, run) == 0
 
 
 async def test_a_result_that_is_no_json_is_lost_once_and_not_made_again(run_app: Running) -> None:

@@ -25,6 +25,8 @@ def use(address: str, task_queue: str) -> None:
             client.cancel(run)
         with pytest.raises(RefusedError, match="completed: it waits for nothing"):
             client.complete_tool_call(run, "a", result=1)
+        with pytest.raises(RefusedError, match="completed: it waits for nothing"):
+            client.retry(run)
         other = client.start("support", "go again")
         client.cancel(other)
         with pytest.raises(RunFailedError):

@@ -56,7 +56,8 @@ async def connect(task_queue: str | None = None) -> Client:
     from interlock.settings import Settings
 
     quiet_core()
-    return await Client.connect(task_queue=task_queue or Settings.read().task_queue)
+    settings = Settings.read()
+    return await Client.connect(task_queue=task_queue or settings.task_queue, stuck_seconds=settings.stuck_seconds)
 
 
 async def find(workflow_id: str) -> Found:

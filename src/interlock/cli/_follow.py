@@ -13,7 +13,7 @@ from interlock.contracts.masking import masked_text
 
 if TYPE_CHECKING:
     from interlock.client import Client
-    from interlock.contracts.payloads import ApprovalRequest, RunState
+    from interlock.contracts.payloads import RunState
     from interlock.run import Run
 
 _LOOKS_EVERY_SECONDS = 1
@@ -30,7 +30,7 @@ class Trouble:
 
 async def follow(client: Client, run: Run) -> None:
     """Show a run's progress until it ends."""
-    progress = Progress()
+    progress = Progress(run.id)
     beside = asyncio.ensure_future(_look_beside(client, run, progress))
     try:
         with progress.live():
@@ -43,14 +43,14 @@ async def follow(client: Client, run: Run) -> None:
         beside.cancel()
 
 
-async def nested_requests(client: Client, state: RunState) -> list[ApprovalRequest]:
-    """What the agents wait for that the run's tools have started, at any depth."""
-    found: list[ApprovalRequest] = []
+async def nested_states(client: Client, state: RunState) -> dict[str, RunState]:
+    """What the agents say of themselves that the run's tools have started, at any depth, by workflow id."""
+    found: dict[str, RunState] = {}
     for sub_run in state.sub_runs:
         if sub_run.usage is None:
             with suppress(UnavailableError, RefusedError):
                 below = await client.attach(sub_run.workflow_id).state()
-                found += [*below.requests, *await nested_requests(client, below)]
+                found |= {sub_run.workflow_id: below, **await nested_states(client, below)}
     return found
 
 
@@ -73,7 +73,7 @@ async def _look_beside(client: Client, run: Run, progress: Progress) -> None:
         with suppress(RPCError):
             progress.troubles(await troubles(client, run.id))
             if progress.last:
-                progress.nested(await nested_requests(client, progress.last))
+                progress.nested(await nested_states(client, progress.last))
 
 
 def _step(activity_type: str) -> str:

@@ -18,6 +18,7 @@ _STATUS_STYLES = {
     "scheduled": "cyan",
     "awaiting_approval": "bold yellow",
     "awaiting_tool_result": "bold yellow",
+    "stuck": "bold red",
     "completed": "green",
     "cancelled": "dim",
 }

@@ -44,8 +44,8 @@ def exactly_one(**flags: bool) -> None:
     """Raise WrongUsageError unless exactly one of the options was given."""
     given = [name for name, was_given in flags.items() if was_given]
     if len(given) != 1:
-        names = " and ".join(f"--{name}" for name in flags)
-        raise WrongUsageError(f"Give exactly one of {names}; {len(given) or 'none'} given.")
+        *names, last = (f"--{name.replace('_', '-')}" for name in flags)
+        raise WrongUsageError(f"Give exactly one of {', '.join(names)} and {last}; {len(given) or 'none'} given.")
 
 
 def _no_constant(name: str) -> Any:

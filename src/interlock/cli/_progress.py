@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from interlock.cli._console import err, line
 from interlock.cli._format import duration
-from interlock.cli._requests import commands_for, waiting_text
+from interlock.cli._requests import commands_for, stuck_text, waiting_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,9 @@ _SHOWN = 3
 _MARKS = {
     "completed": ("✓ ", "green"),
     "approved": ("✓ ", "green"),
+    "happened": ("✓ ", "green"),
+    "not_happened": ("- ", "dim"),
+    "given_up": ("✗ ", "red"),
     "cancelled": ("- ", "dim"),
     "withdrawn": ("- ", "dim"),
     "failed": ("✗ ", "red"),
@@ -35,10 +38,11 @@ _MARKS = {
 class Progress:
     """What is shown of one run. On a terminal the part that changes stays at the bottom; elsewhere lines are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, workflow_id: str) -> None:
         self._console = err()
+        self._workflow_id = workflow_id
         self._state: RunState | None = None
-        self._nested: list[ApprovalRequest] = []
+        self._nested: dict[str, RunState] = {}
         self._troubles: list[Trouble] = []
         self._running: dict[int, Step] = {}
         self._settled = 0
@@ -73,12 +77,12 @@ class Progress:
         for settled in state.settled[self._settled :]:
             self._add(settled_text(settled))
         self._settled = len(state.settled)
-        self._tell(state.requests)
+        self._tell({self._workflow_id: state})
 
-    def nested(self, requests: list[ApprovalRequest]) -> None:
-        """The agents that the run's tools have started wait for these."""
-        self._nested = requests
-        self._tell(requests)
+    def nested(self, states: dict[str, RunState]) -> None:
+        """What the agents say that the run's tools have started, by workflow id."""
+        self._nested = states
+        self._tell(states)
 
     def troubles(self, troubles: list[Trouble]) -> None:
         """These steps have failed and are tried again."""
@@ -88,13 +92,13 @@ class Progress:
                     self._add(trouble_text(trouble))
         self._troubles = troubles
 
-    def _tell(self, requests: list[ApprovalRequest]) -> None:
+    def _tell(self, states: dict[str, RunState]) -> None:
         if self._console.is_terminal:
             return
-        for request in requests:
-            if (key := (request.workflow_id, request.request_id)) not in self._told:
+        for key, texts in _waits(states):
+            if key not in self._told:
                 self._told.add(key)
-                for text in _request(request):
+                for text in texts:
                     self._add(text)
 
     def _add(self, text: Text) -> None:
@@ -103,11 +107,12 @@ class Progress:
     def _now(self) -> Iterator[Text]:
         from rich.text import Text
 
-        requests = [*(self._state.requests if self._state else []), *self._nested]
-        for request in requests[:_SHOWN]:
-            yield from _request(request)
-        if len(requests) > _SHOWN:
-            yield Text(f"  and {len(requests) - _SHOWN} more: interlock approvals list", style="dim")
+        own = {self._workflow_id: self._state} if self._state else {}
+        waits = list(_waits({**own, **self._nested}))
+        for _, texts in waits[:_SHOWN]:
+            yield from texts
+        if len(waits) > _SHOWN:
+            yield Text(f"  and {len(waits) - _SHOWN} more: interlock approvals list", style="dim")
         running = list(self._running.values())
         for step in running[:_SHOWN]:
             passed = duration((datetime.now(UTC) - step.scheduled_at).total_seconds())
@@ -115,8 +120,17 @@ class Progress:
         if len(running) > _SHOWN:
             yield Text(f"  and {len(running) - _SHOWN} more at once", style="dim")
         yield from map(trouble_text, self._troubles[:_SHOWN])
-        if not requests and not running:
+        if not waits and not running:
             yield Text.assemble(_spinner(), ("working", "dim"))
+
+
+def _waits(states: dict[str, RunState]) -> Iterator[tuple[tuple[str, str], list[Text]]]:
+    """All that stands until somebody does something, each under a name of its own: stuck steps and open requests."""
+    for workflow_id, state in states.items():
+        for step in state.stuck:
+            yield (workflow_id, f"stuck {step.step_id}"), stuck_text(workflow_id, step)
+        for request in state.requests:
+            yield (workflow_id, request.request_id), list(_request(request))
 
 
 def _request(request: ApprovalRequest) -> Iterator[Text]:
@@ -151,7 +165,7 @@ def settled_text(settled: Settled) -> Text:
     edited = ", arguments edited" if settled.edited else ""
     who = f" by {settled.by}" if settled.by else ""
     why = f": {settled.reason}" if settled.reason else ""
-    said = line(f"{settled.outcome}{who}{edited}{why}")
+    said = line(f"{settled.outcome.replace('_', ' ')}{who}{edited}{why}")
     what = f"{settled.tool} (request {settled.request_id})" if settled.request_id else settled.tool
     return Text.assemble(_MARKS.get(settled.outcome, "  "), f"{line(what)} ", (said, "bold"))
 

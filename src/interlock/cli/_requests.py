@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from interlock.contracts.payloads import ApprovalRequest
+    from interlock.contracts.payloads import ApprovalRequest, StuckStep
 
+_WAITS = {
+    "approval": "waits for a person",
+    "tool_result": "waits for its result",
+    "outcome": "was approved; did it happen?",
+}
 _KEYS = ("workflow_id", "request_id", "agent_path", "tool", "arguments", "requested_at")
 _LONGEST_ARGUMENT = 300
 
@@ -49,7 +54,7 @@ def waiting_text(request: ApprovalRequest) -> Text:
 
     label = line(call_label(request.tool, request.arguments))
     by = line(" / ".join(request.agent_path))
-    waits = "waits for its result" if request.kind == "tool_result" else "waits for a person"
+    waits = _WAITS[request.kind]
     return Text.assemble((label, "bold"), f"  {waits}", (f" ({by}, request {line(request.request_id)})", "dim"))
 
 
@@ -58,6 +63,12 @@ def commands_for(request: ApprovalRequest) -> list[str]:
     names = f"{_word(request.workflow_id)} {_word(request.request_id)}"
     if request.kind == "tool_result":
         return [f"interlock tools complete {names} --result JSON"]
+    if request.kind == "outcome":
+        return [
+            f"interlock approvals decide {names} --happened --result JSON",
+            f"interlock approvals decide {names} --not-happened",
+            f"interlock approvals decide {names} --give-up",
+        ]
     return [
         f"interlock approvals decide {names} --approve",
         f"interlock approvals decide {names} --reject --reason TEXT",
@@ -70,6 +81,8 @@ def request_text(request: ApprovalRequest, edited: Mapping[str, Any] | None = No
 
     text = Text.assemble((line(request.tool), "bold"), f"  {line(' / '.join(request.agent_path))}")
     text.append(f", asked {ago(request.requested_at)}", style="dim")
+    if request.question:
+        text.append(f"\n{line(request.question)}", style="yellow")
     if request.description:
         text.append(f"\n{line(request.description)}", style="dim")
     after = request.arguments if edited is None else edited
@@ -82,12 +95,25 @@ def request_text(request: ApprovalRequest, edited: Mapping[str, Any] | None = No
     return text
 
 
+def stuck_text(workflow_id: str, step: StuckStep) -> list[Text]:
+    """A stuck step: what failed, until when the run waits, and the command that has it run again."""
+    from rich.text import Text
+
+    until = f"{step.ends_at.astimezone():%Y-%m-%d %H:%M}"
+    why = line(f"{step.error_type}: {step.message}" if step.error_type else step.message)
+    return [
+        Text.assemble(("! ", "bold red"), (line(step.label), "bold"), "  is stuck ", (f"(until {until})", "dim")),
+        Text(f"    {why}", style="red"),
+        Text(f"    interlock runs retry {_word(workflow_id)}", style="cyan"),
+    ]
+
+
 def _call(request: ApprovalRequest) -> Text:
     from rich.text import Text
 
     text = Text(line(request.tool), style="bold")
-    if request.kind == "tool_result":
-        text.append(" (its result)", style="dim not bold")
+    if request.kind != "approval":
+        text.append({"tool_result": " (its result)"}.get(request.kind, " (did it happen?)"), style="dim not bold")
     for name, value in request.arguments.items():
         text.append(f"\n{line(name)} ", style="cyan not bold")
         text.append(_cut(to_json(value, indent=None)), style="not bold")

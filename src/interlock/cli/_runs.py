@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from interlock.cli._console import emit, emit_json, line, out, plain, say
 from interlock.cli._format import ago, duration, output_text, status_text, table, usage_line
 from interlock.cli._progress import settled_text, trouble_text
-from interlock.cli._requests import commands_for, request_document, waiting_text
+from interlock.cli._requests import commands_for, request_document, stuck_text, waiting_text
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -69,16 +69,21 @@ async def print_end(run: Run, *, as_json: bool) -> None:
 
 async def run_page(found: Found, *, as_json: bool) -> None:
     """Print all there is to know of a run."""
-    from interlock.cli._follow import nested_requests, troubles
+    from interlock.cli._follow import nested_states, troubles
 
     report, steps = await found.report(), await found.run.steps()
     retried = await troubles(found.client, found.run.id) if found.open else []
     state = await _state(found)
-    requests = [*state.requests, *await nested_requests(found.client, state)] if state and found.open else []
+    states: dict[str, RunState] = {}
+    if state and found.open:
+        states = {found.run.id: state, **await nested_states(found.client, state)}
+    requests = [request for one in states.values() for request in one.requests]
+    stuck = [(workflow_id, step) for workflow_id, one in states.items() for step in one.stuck]
     decisions = state.settled if state else []
     if as_json:
         more = {"requests": [request_document(request) for request in requests], "retried": [*map(asdict, retried)]}
         more |= {"decisions": _documents(decisions), "steps": _documents(steps)}
+        more["stuck"] = [{"workflow_id": of, **step.model_dump(mode="json")} for of, step in stuck]
         emit_json(run_document(report) | more)
         return
     _print_head(report)
@@ -86,6 +91,9 @@ async def run_page(found: Found, *, as_json: bool) -> None:
         out().print(_steps_table(steps))
     for text in (*map(trouble_text, retried), *map(settled_text, decisions)):
         out().print(text, soft_wrap=True)
+    for workflow_id, step in stuck:
+        for text in stuck_text(workflow_id, step):
+            out().print(text, soft_wrap=True)
     _print_requests(requests)
     _print_end(report)
 

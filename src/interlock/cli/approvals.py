@@ -1,18 +1,18 @@
 """See which tool calls wait, and decide them."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli._connect import connect, find
 from interlock.cli._console import emit, emit_json, err, plain, say, show
 from interlock.cli._errors import WrongUsageError
-from interlock.cli._options import AsJson, RunId, exactly_one, json_object
+from interlock.cli._options import AsJson, RunId, exactly_one, json_object, json_value
 from interlock.cli._requests import request_document, request_text, requests_table
 
 if TYPE_CHECKING:
-    from interlock.contracts.payloads import ApprovalRequest, Receipt
+    from interlock.contracts.payloads import ApprovalRequest, Receipt, Verdict
 
 UNSEEN = "unseen"
 """The digest of no request: an answer with it learns why there is nothing to answer, and settles nothing."""
@@ -44,27 +44,42 @@ def decide(
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its number, from `interlock approvals list`.")],
     approve: Annotated[bool, typer.Option("--approve", help="Let the call run.")] = False,
     reject: Annotated[bool, typer.Option("--reject", help="Do not let it run.")] = False,
+    happened: Annotated[
+        bool, typer.Option("--happened", help="An approved call that failed had its effect; it is not run again.")
+    ] = False,
+    not_happened: Annotated[
+        bool, typer.Option("--not-happened", help="An approved call that failed had no effect; it runs now.")
+    ] = False,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Nobody can tell whether it happened; the run ends.")
+    ] = False,
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="With --happened: what the call gave back, for the model.")
+    ] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; the model reads it after a rejection.")] = "",
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Approve the call with these arguments, all of them, instead.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Approve or reject a tool call that waits.
+    """Approve or reject a tool call that waits, or say whether an approved one happened.
 
     \b
     Examples:
       interlock approvals decide ticket-7 1 --approve
       interlock approvals decide ticket-7 1 --approve --arguments '{"amount": 10}'
       interlock approvals decide ticket-7 1 --reject --reason "It was delivered."
+      interlock approvals decide ticket-7 2 --happened --result '"refunded"'
     """
-    exactly_one(approve=approve, reject=reject)
+    verdict = _verdict(approve=approve, reject=reject, happened=happened, not_happened=not_happened, give_up=give_up)
     edited = json_object(arguments, "--arguments") if arguments is not None else None
-    if edited is not None and reject:
+    if edited is not None and verdict != "approve":
         raise WrongUsageError("--arguments goes with --approve; a rejection takes a --reason.")
+    value = json_value(result, "--result") if result is not None else None
+    if result is not None and verdict != "happened":
+        raise WrongUsageError("--result goes with --happened.")
     if len(reason) > _LONGEST_REASON:
         raise WrongUsageError(f"--reason has {len(reason):,} characters; at most {_LONGEST_REASON:,} are kept.")
-    verdict: Literal["approve", "reject"] = "approve" if approve else "reject"
 
     async def work() -> int:
         found = await find(id)
@@ -73,18 +88,32 @@ def decide(
         for one in asked:
             err().print(request_text(one, edited))
         digest = asked[0].digest if asked else UNSEEN
-        receipt = await found.run.decide(request, verdict, reason=reason, arguments=edited, digest=digest)
+        receipt = await found.run.decide(request, verdict, reason=reason, arguments=edited, result=value, digest=digest)
         print_receipt(receipt, asked, as_json=as_json)
         return 0
 
     return asyncio.run(work())
 
 
+def _verdict(**given: bool) -> "Verdict":
+    exactly_one(**given)
+    words: dict[str, Verdict] = {
+        "approve": "approve",
+        "reject": "reject",
+        "happened": "happened",
+        "not_happened": "not_happened",
+        "give_up": "give_up",
+    }
+    return next(word for name, word in words.items() if given[name])
+
+
 def _commands(requests: "list[ApprovalRequest]") -> list[str]:
     kinds = {request.kind for request in requests}
     decide = "Decide one with: interlock approvals decide RUN REQUEST --approve"
     complete = "Report a result with: interlock tools complete RUN REQUEST --result JSON"
-    return [text for kind, text in (("approval", decide), ("tool_result", complete)) if kind in kinds]
+    settle = "Say whether one happened with: interlock approvals decide RUN REQUEST --happened --result JSON"
+    texts = {"approval": decide, "tool_result": complete, "outcome": settle}
+    return [text for kind, text in texts.items() if kind in kinds]
 
 
 def print_receipt(receipt: "Receipt", asked: "list[ApprovalRequest]", *, as_json: bool) -> None:

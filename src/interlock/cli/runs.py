@@ -7,7 +7,7 @@ import typer
 
 from interlock.cli._connect import Found, connect, find
 from interlock.cli._console import emit, emit_json, err, plain, say, show
-from interlock.cli._options import AsJson, RunId, TaskQueue, json_value, not_empty
+from interlock.cli._options import AsJson, RunId, TaskQueue, json_object, json_value, not_empty
 from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
@@ -133,6 +133,41 @@ def cancel(id: RunId, as_json: AsJson = False) -> int:
     return asyncio.run(work())
 
 
+def retry(
+    id: RunId,
+    step: Annotated[str, typer.Option(metavar="N", help="Of several stuck steps, only this one.")] = "",
+    new_limits: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Usage limits in place of the run's, such as '{\"request_limit\": 80}'."),
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the run.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Have a stuck run go on: what failed runs again, and nothing that completed.
+
+    \b
+    Examples:
+      interlock runs retry ticket-7
+      interlock runs retry ticket-7 --new-limits '{"request_limit": 80}' --wait
+    """
+    limits = json_object(new_limits, "--new-limits") if new_limits is not None else None
+
+    async def work() -> int:
+        found = await find(id)
+        await found.need_worker()
+        receipt = await found.run.retry(step=step, usage_limits=limits, reason=reason)
+        if wait:
+            return await _to_its_end(found, follow=True, as_json=as_json)
+        if as_json:
+            emit_json(receipt.model_dump(mode="json"))
+        else:
+            emit(plain(f"{id}: step {', '.join(receipt.steps)} runs again"))
+        return 0
+
+    return asyncio.run(work())
+
+
 async def _to_its_end(found: Found, *, follow: bool, as_json: bool) -> int:
     from interlock.cli._follow import follow as follow_run
 
@@ -163,4 +198,12 @@ def _print_started(run: "Run", agent: str, *, as_json: bool) -> None:
         emit(plain(run.id))
 
 
-COMMANDS = {"start": start, "list": list_runs, "show": show_run, "wait": wait, "watch": watch, "cancel": cancel}
+COMMANDS = {
+    "start": start,
+    "list": list_runs,
+    "show": show_run,
+    "wait": wait,
+    "watch": watch,
+    "retry": retry,
+    "cancel": cancel,
+}

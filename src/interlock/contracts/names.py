@@ -9,10 +9,12 @@ DEFAULT_TASK_QUEUE: Final = "interlock"
 DECIDE_APPROVAL: Final = "decide_approval"
 COMPLETE_TOOL_CALL: Final = "complete_tool_call"
 REPORT_SUB_RUN: Final = "report_sub_run"
+RETRY_RUN: Final = "retry_run"
 
 # Updates: the same records, validated, so that the sender learns at once.
 SUBMIT_DECISION: Final = "submit_decision"
 SUBMIT_TOOL_RESULT: Final = "submit_tool_result"
+SUBMIT_RETRY: Final = "submit_retry"
 
 # Queries: nouns that change nothing.
 STATUS: Final = "status"
@@ -52,8 +54,13 @@ TOOL_CHANGED: Final = "ToolChangedError"
 NOT_SERIALIZABLE: Final = "PydanticSerializationError"
 WORKER_SHUTDOWN: Final = "WorkerShutdown"
 
+NOT_REGISTERED: Final = "NotFoundError"
+
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
+
+# Patches: changes of workflow code that runs begun before must not see.
+ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 
 
 def judge_activity(agent: str) -> str:

@@ -45,13 +45,18 @@ class Parent(Payload):
     agent_path: tuple[str, ...]
 
 
+DEFAULT_STUCK_SECONDS = 7 * 24 * 3_600
+
+
 class RunOptions(Payload):
     """What a worker needs to know about a run, fixed at its start so that a replay sees the same.
 
     search_attributes: the ones of Interlock's that the server has; only these are written.
+    stuck_seconds: how long the run waits to be retried once a step has failed for good; 0 ends it at once.
     """
 
     search_attributes: tuple[str, ...] = ()
+    stuck_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
 
 class RunInput(Payload):
@@ -103,20 +108,23 @@ RunStatusName = Literal[
 ]
 
 
-RequestKind = Literal["approval", "tool_result"]
-Outcome = Literal["approved", "rejected", "completed", "failed"]
+RequestKind = Literal["approval", "tool_result", "outcome"]
+Outcome = Literal["approved", "rejected", "completed", "failed", "happened", "not_happened", "given_up"]
+Verdict = Literal["approve", "reject", "happened", "not_happened", "give_up"]
 
 
 class ApprovalRequest(Payload):
     """One tool call that waits for a person, or for a result from outside.
 
     request_id: unique within the run. run_id: the execution it belongs to; a restarted run has another.
-    kind: `approval`, or `tool_result` for a call whose result somebody reports.
+    kind: `approval`; `tool_result` for a call whose result somebody reports; `outcome` for an approved call of which
+    nobody knows whether it happened: a person looks, and says so.
     agent_path: the agents from the root to the one that made the call.
     tool, description: as the model sees them. call_id: the model's own id for the call.
     arguments: what will run, with secrets masked; the tool gets the real ones.
     digest: binds a decision to this run, path, call, tool, arguments and tool definition.
     metadata: what the tool said when it asked.
+    question: why it is asked, where the kind does not say it all; secrets masked.
     """
 
     workflow_id: str
@@ -130,23 +138,29 @@ class ApprovalRequest(Payload):
     arguments: dict[str, Json]
     digest: str
     metadata: Json = None
+    question: str = ""
     requested_at: AwareDatetime
 
 
 class Decision(Payload):
     """One reviewer's answer to one approval request.
 
-    request_id: as listed by the `approvals` query. digest: of the request that the reviewer saw; an answer with
+    request_id: as listed by the `approvals` query.
+    verdict: `approve` or `reject`. Of an approved call whose outcome is unknown: `happened` (with the result),
+    `not_happened` (it runs now), or `give_up` (the run ends).
+    digest: of the request that the reviewer saw; an answer with
     another digest is refused. Empty is taken as given by somebody who saw the request's current form.
     arguments: what to run instead of what was asked, whole; a masked value left as it is keeps the real one.
+    result: JSON that the model reads as the result of a call that happened.
     reason: free text, at most 2 000 characters; the model reads it when the call is rejected.
     decided_at: when the person decided, UTC, by the sender's clock.
     """
 
     request_id: Annotated[str, Field(max_length=500)]
-    verdict: Literal["approve", "reject"]
+    verdict: Verdict
     digest: Annotated[str, Field(max_length=500)] = ""
     arguments: dict[str, Json] | None = None
+    result: Json = None
     reason: Annotated[str, Field(max_length=2_000)] = ""
     decided_by: Annotated[str, Field(max_length=200)] = ""
     decided_at: AwareDatetime
@@ -173,6 +187,45 @@ class Receipt(Payload):
     workflow_id: str
     request_id: str
     outcome: Outcome
+
+
+class Retry(Payload):
+    """Somebody wants what failed for good to run again.
+
+    step: the `step_id` of a stuck step; empty for all that are stuck.
+    usage_limits: the framework's own fields by name, in place of the run's; for a run that its limits stopped.
+    """
+
+    step: Annotated[str, Field(max_length=500)] = ""
+    usage_limits: dict[str, Json] | None = None
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    requested_by: Annotated[str, Field(max_length=200)] = ""
+    requested_at: AwareDatetime
+
+
+class RetryReceipt(Payload):
+    """Which stuck steps run again."""
+
+    workflow_id: str
+    steps: tuple[str, ...]
+
+
+class StuckStep(Payload):
+    """A step that has failed for good and waits to be retried.
+
+    kind: `tool` for one tool call, `model` for the agent's last request to its model.
+    label: one line that says which; secrets masked. error_type, message: of the failure; secrets masked.
+    ends_at: when the run ends by this failure unless the step is retried.
+    """
+
+    step_id: str
+    kind: str
+    agent_path: tuple[str, ...]
+    label: str
+    error_type: str = ""
+    message: str = ""
+    since: AwareDatetime
+    ends_at: AwareDatetime
 
 
 class Settled(Payload):
@@ -208,14 +261,23 @@ class RunState(Payload):
     requests: list[ApprovalRequest] = []
     settled: list[Settled] = []
     sub_runs: list[SubRun] = []
+    stuck: list[StuckStep] = []
 
 
 class ToolQuestion(Payload):
-    """Which tool is to be described: toolset is the id of the toolset that holds it."""
+    """Which tool is to be described: toolset is the id of the toolset that holds it.
+
+    The rest is for those who read the history: the request that is about to be made, with the arguments as proposed.
+    """
 
     agent: str
     toolset: str
     tool: str
+    request_id: str = ""
+    kind: str = ""
+    agent_path: tuple[str, ...] = ()
+    call_id: str = ""
+    arguments: dict[str, Json] = {}
 
 
 class ToolDescription(Payload):

@@ -3,9 +3,20 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol
 
-from interlock.contracts.payloads import Json, JudgeVerdict, Outcome, RequestKind, RunInput, RunOutput, Ticket, Usage
+from interlock.contracts.payloads import (
+    Json,
+    JudgeVerdict,
+    Outcome,
+    RequestKind,
+    Retry,
+    RunInput,
+    RunOutput,
+    Ticket,
+    Usage,
+)
 
 
 @dataclass(frozen=True)
@@ -15,6 +26,7 @@ class GatedCall:
     kind: as in `ApprovalRequest`. arguments: the prepared ones, as plain JSON.
     check: turns edited arguments into the JSON form that will run, or raises ValueError saying what is wrong.
     judge: asks the agent's judges, as an activity; None when there are none.
+    question: as in `ApprovalRequest`.
     """
 
     kind: RequestKind
@@ -26,14 +38,15 @@ class GatedCall:
     arguments: dict[str, Json]
     metadata: Json
     check: Callable[[Mapping[str, Json]], dict[str, Json]]
-    judge: Callable[[], Awaitable[JudgeVerdict]] | None
+    judge: Callable[[], Awaitable[JudgeVerdict]] | None = None
+    question: str = ""
 
 
 @dataclass(frozen=True)
 class Ruling:
     """How a gated call goes on.
 
-    outcome: `approved`, `rejected`, `completed` or `failed`. arguments: the ones to run. edited: whether they differ
+    outcome: as in `Receipt`. arguments: the ones to run. edited: whether they differ
     from what was asked. reason: for the model; empty when nobody gave one. result: of a completed call.
     ticket: what the tool's activity checks; set when approved.
     """
@@ -58,14 +71,38 @@ class Gate(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FailedStep:
+    """A step that has failed for good.
+
+    kind, agent_path, label: as in `StuckStep`. error: what ends the run when nobody has the step run again.
+    check_limits: raises ValueError, saying why, for usage limits the agent cannot take; None where limits are no help.
+    """
+
+    kind: str
+    agent_path: tuple[str, ...]
+    label: str
+    error: Exception
+    check_limits: Callable[[dict[str, Json]], object] | None = None
+
+
+class Recovery(Protocol):
+    """Where a step that has failed for good keeps its run until somebody has the step run again."""
+
+    async def wait(self, step: FailedStep) -> Retry:
+        """Wait until the step is to run again. Raises its error when nobody asks for that in time."""
+        ...
+
+
 class AgentRunner(Protocol):
     """The deterministic half of an adapter for one agent: runs it in the workflow."""
 
-    async def run(self, run: RunInput, gate: Gate) -> RunOutput:
+    async def run(self, run: RunInput, gate: Gate, recovery: Recovery) -> RunOutput:
         """Run the agent to its end.
 
         Raises ApplicationError, not retried, with the type of what ended the run: an input the agent cannot take
-        (`InvalidInputError`), or whatever the framework's loop, a hook, a validator or a tool raised.
+        (`InvalidInputError`), or whatever the framework's loop, a hook, a validator or a tool raised. What running
+        again can help against is kept with `recovery` first.
         """
         ...
 
@@ -81,9 +118,10 @@ class ToolCatalog(Protocol):
 class SubRuns(Protocol):
     """Starts runs from inside a tool's activity."""
 
-    async def run(self, workflow_id: str, run: RunInput) -> RunOutput:
+    async def run(self, workflow_id: str, run: RunInput, *, not_before: datetime) -> RunOutput:
         """Start the run, or attach to it when it is already there, and wait for its end.
 
+        not_before: a run that ended without an output before this time is started over.
         Raises RunFailedError when it ended without an output.
         """
         ...
@@ -98,9 +136,14 @@ Runners = Mapping[str, AgentRunner]
 
 @dataclass(frozen=True)
 class ActivityPlan:
-    """How the activities that are started in this context are shown. summary: one line, no secrets."""
+    """How the activities that are started in this context are shown and retried.
+
+    summary: one line, no secrets. retries: a Temporal `RetryPolicy` in place of the one they are started with, whose
+    never-retried error types stay; None leaves it.
+    """
 
     summary: str
+    retries: Any = None
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)

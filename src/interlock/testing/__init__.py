@@ -54,7 +54,11 @@ class RunningApp:
 @asynccontextmanager
 async def running(app: Interlock, server: EmbeddedServer, **worker_options: Any) -> AsyncIterator[RunningApp]:
     """A worker for the app on a task queue of its own. worker_options: of Temporal's Worker."""
-    client = await Client.connect(server.address, task_queue=f"{app.settings.task_queue}-{uuid.uuid4().hex[:8]}")
+    client = await Client.connect(
+        server.address,
+        task_queue=f"{app.settings.task_queue}-{uuid.uuid4().hex[:8]}",
+        stuck_seconds=app.settings.stuck_seconds,
+    )
     stop = asyncio.Event()
     worker = asyncio.create_task(run_worker(app, client, stop, **worker_options))
     try:

@@ -1,0 +1,387 @@
+"""A step that has failed for good keeps its run, and exactly that step runs again when somebody asks for it."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent, ModelRetry, RunContext, Tool
+from pydantic_ai.capabilities import Hooks
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponsePart
+from temporalio.common import RetryPolicy
+
+from interlock import Interlock, RefusedError, Retries, Run, RunFailedError, Settings
+from interlock.adapters.pydantic_ai import idempotency_key
+from interlock.contracts import names
+from interlock.contracts.payloads import Retry, StuckStep
+from interlock.testing import RunningApp
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+ONCE = Retries(model=RetryPolicy(maximum_attempts=1), tool=RetryPolicy(maximum_attempts=1))
+HOUR = Settings(stuck_seconds=3_600)
+
+
+def stuck_app(*agents: Agent[Any, Any], retries: Retries = ONCE, settings: Settings = HOUR) -> Interlock:
+    return Interlock(list(agents), settings=settings, retries=retries)
+
+
+async def stuck(app: RunningApp, run: Run, count: int = 1) -> Sequence[StuckStep]:
+    state = await app.state(run, lambda state: len(state.stuck) == count)
+    assert state.status == "stuck"
+    return state.stuck
+
+
+def shapes(messages: list[ModelMessage]) -> list[tuple[str, str]]:
+    """What a conversation says, without ids and times."""
+    return [(part.part_kind, str(getattr(part, "content", ""))) for message in messages for part in message.parts]
+
+
+class Down:
+    """A tool that fails until it is mended, and notes what it is called with."""
+
+    def __init__(self) -> None:
+        self.down = True
+        self.calls: list[int] = []
+        self.keys: list[str] = []
+
+    def send(self, ctx: RunContext[None], number: int) -> str:
+        self.calls.append(number)
+        self.keys.append(idempotency_key(ctx))
+        if self.down and number == 2:
+            raise ConnectionError("the post office is closed, password=hunter2")
+        return f"sent {number}"
+
+
+async def test_of_parallel_calls_only_the_one_that_failed_runs_again(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", str(number), number=number) for number in (1, 2, 3)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        post.down = False
+        receipt = await run.retry(by="ann")
+        output = await run.result()
+
+        assert (step.kind, step.label, step.error_type) == ("tool", "send: number 2", "ConnectionError")
+        assert step.agent_path == ("support",)
+        assert step.ends_at - step.since == timedelta(hours=1)
+        assert receipt.steps == (step.step_id,)
+        assert output.output == "done"
+        assert sorted(post.calls) == [1, 2, 2, 3]
+        assert script.calls == 2
+        assert script.results() == {"1": "sent 1", "2": "sent 2", "3": "sent 3"}
+
+
+async def test_a_retried_call_has_the_idempotency_key_it_had(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        post.down = False
+        await run.retry()
+        await run.result()
+
+        assert len(post.keys) == 2
+        assert len(set(post.keys)) == 1
+
+
+async def test_a_failure_is_shown_without_its_secrets(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        await run.cancel()
+
+        assert "the post office is closed" in step.message
+        assert "hunter2" not in step.message
+
+
+async def test_one_of_several_stuck_steps_is_retried_alone(run_app: Running) -> None:
+    sent: list[int] = []
+    broken = {1, 2}
+
+    def send(number: int) -> str:
+        if number in broken:
+            raise ConnectionError
+        sent.append(number)
+        return "sent"
+
+    script = Script([call("send", "a", number=1), call("send", "b", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(send)]))) as app:
+        run = await app.client.start("support", "go")
+        steps = await stuck(app, run, 2)
+        broken.clear()
+        (second,) = [step for step in steps if step.label == "send: number 2"]
+        await run.retry(step=second.step_id)
+        await stuck(app, run, 1)
+        assert sent == [2]
+        await run.retry()
+        await run.result()
+
+        assert sent == [2, 1]
+
+
+async def test_a_step_that_fails_again_is_stuck_again_under_another_number(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        (first,) = await stuck(app, run)
+        await run.retry()
+        state = await app.state(run, lambda state: [one.step_id for one in state.stuck] not in ([], ["1"]))
+        (second,) = state.stuck
+        with pytest.raises(RefusedError, match="Step '1' is not stuck; stuck: 2"):
+            await run.retry(step=first.step_id)
+        post.down = False
+        await run.retry(step=second.step_id)
+        await run.result()
+
+        assert (first.step_id, second.step_id) == ("1", "2")
+
+
+async def test_other_calls_go_on_and_are_decided_while_one_is_stuck(run_app: Running) -> None:
+    post = Down()
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return "paid"
+
+    script = Script([call("send", "2", number=2), call("pay", "p", amount=5)], "done")
+    tools = [Tool(post.send), Tool(pay, requires_approval=True)]
+    async with run_app(stuck_app(agent(script, tools=tools))) as app:
+        run = await app.client.start("support", "go")
+        await app.state(run, lambda state: len(state.stuck) == 1 and len(state.requests) == 1)
+        await run.decide("1", "approve")
+        await app.state(run, lambda state: not state.requests and paid == [5])
+        post.down = False
+        await run.retry()
+        await run.result()
+
+        assert paid == [5]
+        assert script.results() == {"2": "sent 2", "p": "paid"}
+
+
+async def test_a_stuck_run_ends_by_itself_with_the_failure(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    app_of = stuck_app(agent(script, tools=[Tool(post.send)]), settings=Settings(stuck_seconds=0.5))
+    async with run_app(app_of) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="the post office is closed") as failed:
+            await run.result()
+        with pytest.raises(RefusedError, match="waits for nothing any more"):
+            await run.retry()
+
+        assert failed.value.error_type == "ConnectionError"
+
+
+async def test_how_long_a_run_may_be_stuck_is_fixed_at_its_start(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go", stuck_seconds=0)
+        with pytest.raises(RunFailedError, match="the post office is closed"):
+            await run.result()
+
+
+async def test_a_run_that_is_not_stuck_refuses_a_retry(run_app: Running) -> None:
+    script = Script([call("pay", "p", amount=5)], "done")
+    async with run_app(
+        stuck_app(agent(script, tools=[Tool(lambda amount: "paid", name="pay", requires_approval=True)]))
+    ) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        with pytest.raises(RefusedError, match="No step of this run is stuck"):
+            await run.retry()
+        await app.client.temporal.get_workflow_handle(run.id).signal(
+            names.RETRY_RUN, Retry(requested_at=datetime.now(UTC))
+        )
+        await run.decide("1", "approve")
+
+        assert (await run.result()).output == "done"
+
+
+async def test_a_signal_retries_too(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        post.down = False
+        await app.client.temporal.get_workflow_handle(run.id).signal(
+            names.RETRY_RUN, Retry(requested_at=datetime.now(UTC))
+        )
+
+        assert (await run.result()).output == "done"
+
+
+async def test_a_model_that_failed_for_good_is_asked_again(run_app: Running) -> None:
+    down = True
+
+    def second_turn(messages: list[ModelMessage]) -> Sequence[ModelResponsePart] | str:
+        if down:
+            raise ModelHTTPError(401, "scripted", "no such key")
+        return "done"
+
+    ran: list[int] = []
+    script = Script([call("note", "n", number=1)], second_turn)
+    async with run_app(stuck_app(agent(script, tools=[Tool(lambda number: ran.append(number), name="note")]))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        down = False
+        await run.retry()
+        output = await run.result()
+
+        assert (step.kind, step.error_type) == ("model", "ModelHTTPError")
+        assert output.output == "done"
+        assert ran == [1]
+        assert script.calls == 3
+        assert shapes(script.asked[1]) == shapes(script.asked[2])
+        assert output.usage.requests == 2
+
+
+async def test_a_run_that_its_limits_stopped_goes_on_with_new_ones(run_app: Running) -> None:
+    ran: list[str] = []
+    script = Script([call("note", "n1", text="one")], [call("note", "n2", text="two")], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(lambda text: ran.append(text), name="note")]))) as app:
+        run = await app.client.start("support", "go", usage_limits={"request_limit": 2, "tool_calls_limit": 9})
+        (step,) = await stuck(app, run)
+        with pytest.raises(RefusedError, match="The new limits do not fit: There are no usage limits request_limt"):
+            await run.retry(usage_limits={"request_limt": 3})
+        with pytest.raises(RefusedError, match="The new limits do not fit: request_limit"):
+            await run.retry(usage_limits={"request_limit": "many"})
+        await run.retry(usage_limits={"request_limit": 3})
+        output = await run.result()
+
+        assert (step.kind, step.error_type) == ("model", "UsageLimitExceeded")
+        assert output.output == "done"
+        assert output.usage.requests == 3
+        assert ran == ["one", "two"]
+        assert script.calls == 3
+
+
+async def test_new_limits_are_refused_where_no_limit_failed(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        with pytest.raises(RefusedError, match="New limits are no help"):
+            await run.retry(usage_limits={"request_limit": 3})
+        await run.cancel()
+
+
+async def test_a_model_whose_answers_did_not_fit_is_asked_again_from_its_last_request(run_app: Running) -> None:
+    good = False
+
+    def answer(messages: list[ModelMessage]) -> Sequence[ModelResponsePart] | str:
+        return [call("final_result", response=5)] if good else "not a number"
+
+    script = Script([call("note", "n", text="one")], answer, answer, answer)
+    ran: list[str] = []
+    numbers = agent(script, output_type=int, retries=1, tools=[Tool(lambda text: ran.append(text), name="note")])
+    async with run_app(stuck_app(numbers)) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        good = True
+        await run.retry()
+        output = await run.result()
+
+        assert step.error_type == "UnexpectedModelBehavior"
+        assert output.output == 5
+        assert ran == ["one"]
+        assert script.calls == 4
+        # The answer that failed the run is gone; the one before, and what was wrong with it, is still there.
+        assert shapes(script.asked[3]) == shapes(script.asked[2])
+
+
+async def test_calls_that_ran_stay_when_a_call_beside_them_fails_the_run(run_app: Running) -> None:
+    ran: list[int] = []
+    good = False
+
+    def picky(number: int) -> str:
+        if not good:
+            raise ModelRetry("another one")
+        return "fine"
+
+    def pay(amount: int) -> str:
+        ran.append(amount)
+        return "paid"
+
+    def third_turn(messages: list[ModelMessage]) -> Sequence[ModelResponsePart] | str:
+        return "done"
+
+    script = Script([call("pay", "p", amount=5), call("picky", "q", number=1)], third_turn, third_turn)
+    tools = [Tool(pay), Tool(picky, max_retries=0, sequential=True)]
+    async with run_app(stuck_app(agent(script, tools=tools))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        await run.retry()
+        output = await run.result()
+
+        assert step.error_type == "UnexpectedModelBehavior"
+        assert output.output == "done"
+        assert ran == [5]
+        assert script.results()["p"] == "paid"
+        assert script.outcomes()["q"] == "interrupted"
+
+
+async def test_hooks_that_take_the_errors_of_tools_come_first(run_app: Running) -> None:
+    hooks: Hooks[None] = Hooks()
+
+    @hooks.on.tool_execute_error
+    async def mended(ctx: Any, **_: Any) -> str:
+        return "nobody at home"
+
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)], capabilities=[hooks]))) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+
+        assert script.results() == {"2": "nobody at home"}
+
+
+async def test_a_tool_has_the_policy_it_is_given_by_name(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    three = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3)
+    async with run_app(
+        stuck_app(agent(script, tools=[Tool(post.send)]), retries=Retries(tools={"send": three}))
+    ) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        await run.cancel()
+
+        assert len(post.calls) == 3
+
+
+async def test_what_a_tool_says_of_its_retries_comes_first(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    own = {"temporal": {"retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=2)}}
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send, metadata=own)]))) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        await run.cancel()
+
+        assert len(post.calls) == 2
+
+
+async def test_a_stuck_run_that_is_cancelled_ends_cancelled(run_app: Running) -> None:
+    post = Down()
+    script = Script([call("send", "2", number=2)], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        await run.cancel()
+        with pytest.raises(RunFailedError) as failed:
+            await asyncio.wait_for(run.result(), 10)
+
+        assert failed.value.status == "cancelled"

@@ -1,0 +1,230 @@
+"""An approved call of which nobody knows whether it happened is never run again: a person looks, and says so."""
+
+import asyncio
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic_ai import ModelRetry, RunContext, Tool
+from pydantic_ai.exceptions import ToolFailed
+from temporalio.common import RetryPolicy
+
+from interlock import Interlock, RefusedError, Retries, Run, RunFailedError
+from interlock.adapters.pydantic_ai import idempotency_key
+from interlock.contracts.payloads import ApprovalRequest
+from interlock.server import EmbeddedServer
+from interlock.testing import RunningApp, running
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+QUICK = Retries(tool=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3))
+
+
+class Bank:
+    """A tool that has its effect, and then fails as often as it is told to."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.paid: list[int] = []
+        self.keys: list[str] = []
+
+    def pay(self, ctx: RunContext[None], amount: int) -> str:
+        self.paid.append(amount)
+        self.keys.append(idempotency_key(ctx))
+        if self.errors:
+            raise self.errors.pop(0)
+        return f"paid {amount}"
+
+
+def bank_app(script: Script, bank: Bank, **options: Any) -> Interlock:
+    return Interlock([agent(script, tools=[Tool(bank.pay, requires_approval=True, **options)])], retries=QUICK)
+
+
+async def asked(app: RunningApp, run: Run) -> ApprovalRequest:
+    """Approve the call and wait until the run asks whether it happened."""
+    (request,) = await app.requests(run, 1)
+    await run.decide(request.request_id, "approve", digest=request.digest)
+    state = await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+    assert state.status == "awaiting_approval"
+    (question,) = state.requests
+    return question
+
+
+PAY = [call("pay", "p", amount=5)]
+
+
+async def test_a_call_that_raised_after_its_effect_is_asked_about_and_not_run_again(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError("reset by peer, token=hunter2")), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "happened", result="paid 5, receipt 77", digest=question.digest, by="ann")
+        await run.result()
+        state = await run.state()
+
+        assert bank.paid == [5]
+        assert (question.tool, question.arguments, question.call_id) == ("pay", {"amount": 5}, "p")
+        assert "Request 1 was approved and the call began, but it ended with ConnectionError" in question.question
+        assert "hunter2" not in question.question
+        assert script.results() == {"p": "paid 5, receipt 77"}
+        assert [(one.request_id, one.outcome) for one in state.settled] == [("1", "approved"), ("2", "happened")]
+        assert state.settled[1].by == "ann"
+
+
+async def test_a_call_that_did_not_happen_runs_now_and_is_not_approved_again(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "not_happened")
+        await run.result()
+
+        assert bank.paid == [5, 5]
+        assert len(set(bank.keys)) == 1
+        assert script.results() == {"p": "paid 5"}
+        assert script.calls == 2
+
+
+async def test_a_call_that_fails_again_is_asked_about_again(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError(), ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        first = await asked(app, run)
+        await run.decide(first.request_id, "not_happened")
+        state = await app.state(run, lambda state: [one.request_id for one in state.requests] == ["3"])
+        await run.decide("3", "happened", result="paid")
+        await run.result()
+
+        assert [one.kind for one in state.requests] == ["outcome"]
+        assert bank.paid == [5, 5]
+
+
+async def test_giving_up_ends_the_run_with_a_type(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "give_up", reason="cannot tell")
+        with pytest.raises(RunFailedError, match="not known whether the approved call of 'pay'") as failed:
+            await run.result()
+
+        assert failed.value.error_type == "OutcomeUnknownError"
+        assert bank.paid == [5]
+
+
+@pytest.mark.parametrize("error", [ModelRetry("not so"), ToolFailed("no")], ids=["ModelRetry", "ToolFailed"])
+async def test_what_a_tool_tells_the_model_is_no_unknown_outcome(run_app: Running, error: Exception) -> None:
+    bank, script = Bank(error), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert bank.paid == [5]
+        assert len((await run.state()).settled) == 1
+
+
+async def test_a_tool_that_declares_itself_idempotent_is_tried_again(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError(), ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank, metadata={"idempotent": True})) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert bank.paid == [5, 5, 5]
+        assert len(set(bank.keys)) == 1
+        assert script.results() == {"p": "paid 5"}
+
+
+async def test_a_result_that_cannot_be_written_is_asked_for(run_app: Running) -> None:
+    ran: list[int] = []
+
+    def pay(amount: int) -> Any:
+        ran.append(amount)
+        return object()
+
+    script = Script(PAY, "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])], retries=QUICK)) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "happened", result="paid 5")
+        await run.result()
+
+        assert ran == [5]
+        assert script.results() == {"p": "paid 5"}
+
+
+async def test_each_kind_of_request_takes_its_own_answers(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        for verdict in ("happened", "not_happened", "give_up"):
+            with pytest.raises(RefusedError, match="waits for an approval, not for a result: approve or reject it"):
+                await run.decide("1", verdict)
+        question = await asked(app, run)
+        for verdict in ("approve", "reject"):
+            with pytest.raises(RefusedError, match="asks whether an approved call happened"):
+                await run.decide(question.request_id, verdict)  # type: ignore[arg-type]
+        with pytest.raises(RefusedError, match="asks whether an approved call happened"):
+            await run.complete_tool_call("p", result="paid")
+        with pytest.raises(RefusedError, match="Only an approval takes arguments"):
+            await run.decide(question.request_id, "not_happened", arguments={"amount": 500})
+        with pytest.raises(RefusedError, match="Only a call that happened has a result"):
+            await run.decide(question.request_id, "give_up", result="paid")
+        await run.decide(question.request_id, "happened", result="paid")
+        await run.result()
+
+        assert bank.paid == [5]
+
+
+async def test_an_answer_to_the_approval_does_not_settle_the_question_that_follows(run_app: Running) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with run_app(bank_app(script, bank)) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        question = await asked(app, run)
+        with pytest.raises(RefusedError, match="already approved"):
+            await run.decide("1", "approve", digest=request.digest)
+        with pytest.raises(RefusedError, match="not the one this answer was given for"):
+            await run.decide(question.request_id, "happened", digest=request.digest)
+        await run.cancel()
+        with pytest.raises(RunFailedError):
+            await run.result()
+
+        assert (await run.state()).settled[-1].outcome == "withdrawn"
+
+
+async def test_a_lost_worker_leaves_a_question_not_a_second_payment(server: EmbeddedServer) -> None:
+    """The worker is stopped in the middle of the call, without a word: as a crash looks to the server."""
+    begun = asyncio.Event()
+    paid: list[int] = []
+
+    async def pay(amount: int) -> str:
+        paid.append(amount)
+        begun.set()
+        await asyncio.sleep(30)
+        return "paid"
+
+    script = Script(PAY, "done")
+    quick = {"activity_config": {"heartbeat_timeout": timedelta(seconds=1)}}
+    app_of = Interlock([agent(script, tools=[Tool(pay, requires_approval=True)], durable=quick)], retries=QUICK)
+    queue = f"lost-{uuid.uuid4().hex[:8]}"
+    async with running(app_of, server, task_queue=queue, graceful_shutdown_timeout=timedelta(0)) as app:
+        client = app.client
+        client.task_queue = queue
+        run = await client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await asyncio.wait_for(begun.wait(), 20)
+    async with running(app_of, server, task_queue=queue) as app:
+        run = app.client.attach(run.id)
+        state = await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+        await run.decide(state.requests[0].request_id, "happened", result="paid, says the bank")
+        await run.result()
+
+        assert paid == [5]
+        assert script.results() == {"p": "paid, says the bank"}

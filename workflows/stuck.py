@@ -1,0 +1,125 @@
+"""Where a step that has failed for good keeps its run, until somebody has the step run again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, FailureError
+
+with workflow.unsafe.imports_passed_through():
+    from interlock.contracts.errors import RefusedError
+    from interlock.contracts.masking import masked_text
+    from interlock.contracts.payloads import Retry, RetryReceipt, StuckStep
+    from interlock.contracts.ports import FailedStep
+
+_LONGEST_MESSAGE = 1_000
+
+
+@dataclass
+class _Stuck:
+    failed: FailedStep
+    shown: StuckStep
+    retry: Retry | None = None
+
+
+class StuckSteps:
+    """Holds the stuck steps of one run. Each runs again once it is asked for; until then the run stands, for a while.
+
+    seconds: for how long; 0 ends the run at once. changed: called after every change of what is stuck.
+    """
+
+    def __init__(self, seconds: float, changed: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._changed = changed
+        self._stuck: dict[str, _Stuck] = {}
+        self._numbers = count(1)
+
+    @property
+    def steps(self) -> list[StuckStep]:
+        """The stuck steps, oldest first."""
+        return [stuck.shown for stuck in self._stuck.values()]
+
+    async def wait(self, step: FailedStep) -> Retry:
+        """See `Recovery`."""
+        if not self._seconds:
+            raise step.error
+        stuck = self._keep(step)
+        try:
+            await workflow.wait_condition(
+                lambda: stuck.retry is not None,
+                timeout=timedelta(seconds=self._seconds),
+                timeout_summary=f"stuck: {stuck.shown.label}",
+            )
+        except TimeoutError:
+            pass
+        finally:
+            self._stuck.pop(stuck.shown.step_id, None)
+            self._changed()
+        if stuck.retry is None:
+            raise step.error
+        return stuck.retry
+
+    def check(self, retry: Retry) -> None:
+        """Raise RefusedError, saying why, when nothing would run again."""
+        chosen = self._chosen(retry)
+        if retry.usage_limits is None:
+            return
+        checks = [stuck.failed.check_limits for stuck in chosen if stuck.failed.check_limits]
+        if not checks:
+            raise RefusedError(
+                f"New limits are no help: {chosen[0].shown.label} did not fail by a limit. Retry without them."
+            )
+        for check in checks:
+            try:
+                check(retry.usage_limits)
+            except ValueError as error:
+                raise RefusedError(f"The new limits do not fit: {error}") from None
+
+    def retry(self, retry: Retry) -> RetryReceipt:
+        """Have stuck steps run again. Raises RefusedError when none would."""
+        self.check(retry)
+        chosen = self._chosen(retry)
+        for stuck in chosen:
+            stuck.retry = retry
+        steps = tuple(stuck.shown.step_id for stuck in chosen)
+        for step in steps:
+            del self._stuck[step]  # At once, so that a second request is told that nothing is stuck.
+        self._changed()
+        return RetryReceipt(workflow_id=workflow.info().workflow_id, steps=steps)
+
+    def _keep(self, step: FailedStep) -> _Stuck:
+        kind, message = _told(step.error)
+        now = workflow.now()
+        shown = StuckStep(
+            step_id=str(next(self._numbers)),
+            kind=step.kind,
+            agent_path=step.agent_path,
+            label=step.label,
+            error_type=kind,
+            message=masked_text(message)[:_LONGEST_MESSAGE],
+            since=now,
+            ends_at=now + timedelta(seconds=self._seconds),
+        )
+        stuck = self._stuck[shown.step_id] = _Stuck(step, shown)
+        self._changed()
+        return stuck
+
+    def _chosen(self, retry: Retry) -> list[_Stuck]:
+        if not self._stuck:
+            raise RefusedError("No step of this run is stuck: there is nothing to retry.")
+        if not retry.step:
+            return list(self._stuck.values())
+        if retry.step not in self._stuck:
+            raise RefusedError(f"Step {retry.step!r} is not stuck; stuck: {', '.join(self._stuck)}.")
+        return [self._stuck[retry.step]]
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """The type and the message of what is at the bottom of a failure."""
+    while isinstance(error, FailureError) and error.cause is not None:
+        error = error.cause
+    if isinstance(error, ApplicationError):
+        return error.type or type(error).__name__, error.message
+    return type(error).__name__, str(error)
