@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent, ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import Hooks
-from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.exceptions import ModelHTTPError, ModelRequestRejectedError, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponsePart
 from temporalio.common import RetryPolicy
 
@@ -385,3 +385,136 @@ async def test_a_stuck_run_that_is_cancelled_ends_cancelled(run_app: Running) ->
             await asyncio.wait_for(run.result(), 10)
 
         assert failed.value.status == "cancelled"
+
+
+async def test_a_tool_that_raises_an_error_of_the_models_failed_itself(run_app: Running) -> None:
+    """The tool runs again; the answer that asked for it is not asked for again."""
+    broken, ran = True, 0
+
+    def lookup() -> str:
+        nonlocal ran
+        ran += 1
+        if broken:
+            raise UnexpectedModelBehavior("an agent inside this tool made no sense")
+        return "found"
+
+    script = Script([call("lookup", "a")], "done")
+    async with run_app(stuck_app(agent(script, tools=[lookup]))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        broken = False
+        await run.retry()
+        await run.result()
+
+        assert (step.kind, step.error_type) == ("tool", "UnexpectedModelBehavior")
+        assert ran == 2
+        assert script.calls == 2
+
+
+async def test_a_provider_that_asks_for_time_gets_it_and_a_refused_request_is_not_repeated(run_app: Running) -> None:
+    """The wait is read from the history: the server keeps the time that the provider asked for."""
+    asked = 0
+
+    def busy(messages: list[ModelMessage]) -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ModelHTTPError(429, "scripted", headers={"retry-after": "2"})
+        if asked == 2:
+            raise ModelHTTPError.for_category(
+                ModelRequestRejectedError, status_code=400, model_name="scripted", body="no such parameter"
+            )
+        return "done"
+
+    patient = Retries(
+        model=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_interval=timedelta(minutes=1))
+    )
+    async with run_app(stuck_app(agent(Script(busy)), retries=patient)) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        (only,) = await run.steps()
+        await run.retry()
+        await run.result()
+
+        assert only.attempts == 2
+        assert only.ended_at is not None
+        assert only.ended_at - only.scheduled_at >= timedelta(seconds=2)
+        assert "no such parameter" in step.message
+        assert asked == 3
+
+
+async def test_a_stuck_agent_of_a_tool_is_retried_by_its_own_id(run_app: Running) -> None:
+    post = Down()
+    inner_script = Script([call("send", "2", number=2)], "inner done")
+    inner = agent(inner_script, name="inner", tools=[Tool(post.send)])
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    script = Script([call("delegate", "d")], "done")
+    async with run_app(stuck_app(agent(script, tools=[delegate]), inner)) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        below = app.client.attach(sub_run.workflow_id)
+        (step,) = await stuck(app, below)
+        with pytest.raises(RefusedError, match="No step of this run is stuck"):
+            await run.retry()
+        post.down = False
+        await below.retry()
+        await run.result()
+
+        assert step.agent_path == ("support", "inner")
+        assert script.results() == {"d": "inner done"}
+        assert post.calls == [2, 2]
+        assert inner_script.calls == 2
+
+
+async def test_an_agent_of_a_tool_that_failed_is_started_over_when_its_tool_is_retried(run_app: Running) -> None:
+    down = True
+
+    def answer(messages: list[ModelMessage]) -> str:
+        if down:
+            raise ModelHTTPError(401, "scripted")
+        return "inner done"
+
+    inner = agent(Script(answer), name="inner")
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    script = Script([call("delegate", "d")], "done")
+    async with run_app(stuck_app(agent(script, tools=[delegate]), inner)) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        await stuck(app, app.client.attach(sub_run.workflow_id))
+        await app.client.attach(sub_run.workflow_id).cancel()
+        await stuck(app, run)
+        down = False
+        await run.retry()
+        await run.result()
+
+        assert script.results() == {"d": "inner done"}
+        assert len((await run.state()).sub_runs) == 1
+
+
+async def test_a_step_that_is_retried_does_not_repeat_an_agent_that_has_finished(run_app: Running) -> None:
+    inner_script = Script("inner done")
+    inner = agent(inner_script, name="inner")
+    broken = True
+
+    async def delegate() -> Any:
+        result = (await inner.run("go")).output
+        if broken:
+            raise ConnectionError
+        return result
+
+    script = Script([call("delegate", "d")], "done")
+    async with run_app(stuck_app(agent(script, tools=[delegate]), inner)) as app:
+        run = await app.client.start("support", "go")
+        await stuck(app, run)
+        broken = False
+        await run.retry()
+        await run.result()
+
+        assert script.results() == {"d": "inner done"}
+        assert inner_script.calls == 1
