@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from interlock.contracts.ports import AgentRunner, Runners
     from interlock.workflows.gate import ApprovalGate
+    from interlock.workflows.reuse import Reuse
     from interlock.workflows.stuck import StuckSteps
     from interlock.workflows.view import details
 
@@ -67,7 +68,8 @@ class AgentWorkflow:
         self._sub_runs: dict[str, SubRun] = {}
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
-        self._gate = ApprovalGate(self.show)
+        self.reuse = Reuse(self._run.fork)
+        self._gate = ApprovalGate(self.show, self.reuse)
         self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show)
 
     @workflow.run

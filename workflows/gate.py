@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
         Verdict,
     )
     from interlock.contracts.ports import GatedCall, Ruling
+    from interlock.workflows.reuse import Reuse
 
 _SETTLED_KEPT = 200
 _VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
@@ -57,13 +58,15 @@ class ApprovalGate:
     """Holds the open requests of one run. The first valid answer to one wins; anything else changes nothing.
 
     changed: called after every change of what is open, so that whoever shows the run can show the truth.
+    reuse: what a forked run takes over.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], reuse: Reuse) -> None:
         self.settled: list[Settled] = []
         self.usage = Usage()
         self.judges_usage = Usage()
         self._changed = changed
+        self._reuse = reuse
         self._waiting: dict[str, _Waiting] = {}
         self._asked = 0
 
@@ -86,6 +89,7 @@ class ApprovalGate:
             return ruling
         waiting = self._open(call, fingerprint, request_id)
         try:
+            self._settle_as_before(waiting)
             return await waiting.answer
         finally:
             if self._waiting.pop(waiting.request.request_id, None):
@@ -137,6 +141,20 @@ class ApprovalGate:
         else:
             ruling = Ruling("completed", waiting.call.arguments, result=completion.result)
         return self._settle(waiting, ruling, by=completion.completed_by, reason=completion.error or "")
+
+    def _settle_as_before(self, waiting: _Waiting) -> None:
+        """Settle the request of a forked run the way it was settled in the run it was forked from."""
+        reused = self._reuse.ruling(waiting.call.arguments)
+        if reused is None:
+            return
+        request_id = waiting.request.request_id
+        try:
+            if reused.decision:
+                self.decide(reused.decision.model_copy(update={"request_id": request_id, "digest": ""}))
+            if reused.completion:
+                self.complete(reused.completion.model_copy(update={"call_id": request_id, "digest": ""}))
+        except RefusedError as error:  # Then a person is asked.
+            workflow.logger.info("ruling.not_reused", extra={"request_id": request_id, "why": str(error)})
 
     def _open(self, call: GatedCall, fingerprint: str, request_id: str) -> _Waiting:
         info = workflow.info()

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -22,6 +23,9 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.payloads import Payload
     from interlock.contracts.ports import activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
+    from interlock.workflows.reuse import Reuse
+
+_RECALL_TIMEOUT = timedelta(minutes=1)
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -34,6 +38,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         run = workflow.instance()
         if not isinstance(run, AgentWorkflow):
             return super().start_activity(input)
+        _named(input, run.reuse, plan.call if plan else "")
         label = input.summary or input.activity
         run.started(label)
         handle = super().start_activity(input)
@@ -64,6 +69,21 @@ class _Inbound(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_agents.set(self.agents)
         return await super().execute_workflow(input)
+
+
+def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:
+    """Write into the history which step of the run this is, for forks of it; in a fork, take its result over."""
+    step = reuse.step(input.activity)
+    to_payload = workflow.payload_converter().to_payload
+    input.headers = {
+        **input.headers,
+        names.HEADER_STEP: to_payload(step),
+        **({names.HEADER_CALL: to_payload(call)} if call else {}),
+    }
+    if (result := reuse.result(step, call)) is not None:
+        input.activity, input.args, input.arg_types = names.RECALL_STEP, [result], None
+        input.start_to_close_timeout, input.heartbeat_timeout = _RECALL_TIMEOUT, None
+        input.summary = f"{input.summary or step} (reused)"
 
 
 def _with_never_retried(policy: RetryPolicy, of: RetryPolicy | None) -> RetryPolicy:

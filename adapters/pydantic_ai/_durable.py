@@ -113,6 +113,8 @@ class Durable(TemporalDurability[Any]):
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
     ) -> ModelResponse:
         """See `AbstractCapability`."""
+        if (scope := current_scope.get()) is not None:
+            _gated.add_message(scope, request_context)
         with self._planned_request(ctx, request_context):
             return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
 

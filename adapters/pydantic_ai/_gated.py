@@ -18,7 +18,8 @@ from pydantic_ai.exceptions import (
     ToolFailed,
     UserError,
 )
-from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturn
+from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
+from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
@@ -32,12 +33,13 @@ from interlock.adapters.pydantic_ai._scope import (
     Deferral,
     InterlockRunContext,
     Scope,
+    called,
     current_scope,
-    keyed,
     planned,
     shielded,
 )
 from interlock.contracts import names
+from interlock.contracts.canonical import digest
 from interlock.contracts.masking import call_label, masked_text
 from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
 from interlock.contracts.ports import FailedStep, GatedCall, Ruling
@@ -64,7 +66,10 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        with keyed(scope.next_key()):
+        at, key = scope.next_call()
+        if scope.fork and at in scope.fork.results:
+            return scope.fork.results[at]
+        with called(at, key):
             return await self._call(scope, name, tool_args, ctx, tool)
 
     async def _call(
@@ -89,7 +94,8 @@ class GatedToolset(WrapperToolset[Any]):
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
             try:
-                with planned(call_label(name, as_json_object(args)), ticket):
+                written = as_json_object(args)
+                with planned(call_label(name, written), ticket, call=digest([name, written])):
                     return await super().call_tool(name, _travelling(args, tool) if ticket else args, ctx, tool)
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
@@ -221,6 +227,13 @@ def told_of_edit(call: ToolCallPart, result: Any) -> Any:
         return ToolReturn(return_value=result, content=note)
     content = [result.content] if isinstance(result.content, str) else list(result.content or [])
     return dataclasses.replace(result, content=[*content, note])
+
+
+def add_message(scope: Scope, request: ModelRequestContext) -> None:
+    """Put the message of a fork into the agent's model request that it is meant for."""
+    number, fork, last = next(scope.requests), scope.fork, request.messages[-1]
+    if fork and fork.message and number == fork.message_at and len(scope.path) == 1 and isinstance(last, ModelRequest):
+        last.parts = [*last.parts, UserPromptPart(fork.message)]
 
 
 def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:

@@ -17,8 +17,8 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from interlock.contracts.canonical import digest
-from interlock.contracts.payloads import Ticket, Usage
-from interlock.contracts.ports import ActivityPlan, Gate, Recovery, activity_plan
+from interlock.contracts.payloads import Fork, Ticket, Usage
+from interlock.contracts.ports import ActivityPlan, Gate, Recovery, activity_plan, place
 from interlock.retries import Retries
 
 T = TypeVar("T")
@@ -33,8 +33,9 @@ class Scope:
     asked: calls whose arguments validator asked for approval or deferred, by call id.
     edits: what reviewers changed, by call id, for the model to be told.
     tickets: of calls that a hook asked for, by call id, until they run.
-    calls: counts the tool calls of the workflow, in their order.
+    calls: counts the tool calls of the workflow, in their order. requests: counts the agent's model requests.
     hooked: whether hooks of the agent take the errors of its tools.
+    fork: what the run takes over from another one.
     over: failures that were kept for somebody to retry: as the end of the run they are final.
     """
 
@@ -44,20 +45,25 @@ class Scope:
     path: tuple[str, ...]
     judged: bool
     hooked: bool
+    fork: Fork | None
     spent: list[RunUsage]
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
     over: list[Exception] = field(default_factory=list)
     calls: Iterator[int] = field(default_factory=lambda: count(1))
+    requests: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def next_key(self) -> str:
-        """An idempotency key for the next tool call.
+    def next_call(self) -> tuple[str, str]:
+        """The place of the next tool call among those of the workflow, and an idempotency key for it.
 
-        It is made of the first execution of the workflow and the call's place in it, so that attempts, replays and
-        resets of the run make the same one, and a run that is started over makes others.
+        The key is made of the first execution of the workflow and the place, so that attempts, replays and resets of
+        the run make the same one, and a run that is started over makes others. A fork makes the keys of the run it was
+        forked from as long as it does the same.
         """
-        return digest([workflow.info().first_execution_run_id, next(self.calls)])[:32]
+        number = next(self.calls)
+        root = (self.fork.key_root if self.fork else "") or workflow.info().first_execution_run_id
+        return f"tool:{number}", digest([root, number])[:32]
 
     def count(self) -> None:
         """Tell the gate what all agents of the workflow have used so far."""
@@ -105,7 +111,7 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
     inner = (
         scope
         if scope.path[-1] == agent
-        else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={}, tickets={})
+        else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={}, tickets={}, requests=count(1))
     )
     if not any(counter is ctx.usage for counter in scope.spent):
         scope.spent.append(ctx.usage)
@@ -117,9 +123,12 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def planned(summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None) -> Iterator[None]:
-    """Give the activities started inside their summary, the ticket of an approved call, and their retries."""
-    plan, held = activity_plan.set(ActivityPlan(summary, retries)), current_ticket.set(ticket)
+def planned(
+    summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None, call: str = ""
+) -> Iterator[None]:
+    """Give the activities started inside their summary, the ticket of an approved call, their retries, and a digest of
+    the call."""
+    plan, held = activity_plan.set(ActivityPlan(summary, retries, call)), current_ticket.set(ticket)
     try:
         yield
     finally:
@@ -128,12 +137,13 @@ def planned(summary: str, ticket: Ticket | None = None, retries: RetryPolicy | N
 
 
 @contextmanager
-def keyed(key: str) -> Iterator[None]:
-    """Give the tool that is called inside its idempotency key."""
-    token = current_key.set(key)
+def called(at: str, key: str) -> Iterator[None]:
+    """Give the tool that is called inside its place among the run's calls, and its idempotency key."""
+    token, before = current_key.set(key), place.set(at)
     try:
         yield
     finally:
+        place.reset(before)
         current_key.reset(token)
 
 

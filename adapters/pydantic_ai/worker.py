@@ -54,6 +54,7 @@ class PydanticAIAdapter:
         self.runners: dict[str, AgentRunner] = {}
         self.activities: list[Callable[..., Any]] = []
         self.child_workflows: list[type] = []
+        _check_retries(agents, retries)
         for name, agent in agents.items():
             _check_deps(name, agent)
             self.runners[name] = Runner(agent, retries, judged=self._judged[name], hooked=has_error_hooks(agent))
@@ -193,6 +194,19 @@ def _check_deps(name: str, agent: Agent[Any, Any]) -> None:
             f"The dependency type {type_name(agent.deps_type)} of agent {name!r} cannot travel to an activity. "
             "Make it a pydantic model or a dataclass of plain data; make clients inside the tools."
         ) from error
+
+
+def _check_retries(agents: Mapping[str, Agent[Any, Any]], retries: Retries) -> None:
+    """Refuse a policy for a tool that there is not, unless some tools are only known once a server is asked."""
+    leaves: list[AbstractToolset[Any]] = []
+    for agent in agents.values():
+        for toolset in agent.toolsets:
+            toolset.apply(leaves.append)
+    known = {name for leaf in leaves if isinstance(leaf, FunctionToolset) for name in leaf.tools}
+    if (unknown := sorted(set(retries.tools) - known)) and all(isinstance(leaf, FunctionToolset) for leaf in leaves):
+        raise MisconfiguredError(
+            f"Retries(tools=...) names {', '.join(unknown)}; there are: {', '.join(sorted(known)) or 'no tools'}."
+        )
 
 
 def _definition(durable: Durable, toolset: str, tool: str) -> Any:

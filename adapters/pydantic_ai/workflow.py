@@ -48,6 +48,7 @@ class Runner:
             path=(*(run.parent.agent_path if run.parent else ()), run.agent),
             judged=self._judged,
             hooked=self._hooked,
+            fork=run.fork,
             spent=[arguments["usage"]],
         )
         token = current_scope.set(scope)

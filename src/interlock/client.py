@@ -269,13 +269,14 @@ class Client:
 
 
 def _digests(run: RunInput) -> dict[str, str]:
-    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent"})
+    later = {"fork"} if run.fork is None else set()  # Runs that were started before there were forks have no digest.
+    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 
 
 def _differences(memo: Mapping[str, Any], run: RunInput) -> list[str]:
-    before = memo.get(names.MEMO_INPUT_DIGESTS, {})
-    return [name for name, value in _digests(run).items() if before.get(name) != value]
+    before, now = memo.get(names.MEMO_INPUT_DIGESTS, {}), _digests(run)
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
 async def _was_unfit(run: Run, description: WorkflowExecutionDescription) -> bool:

@@ -13,11 +13,13 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
+from interlock.activities.recall import RecallStep
 from interlock.activities.record import record_verdict
 from interlock.adapters.pydantic_ai.worker import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
+from interlock.histories import StoredHistories
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.interceptor import RunInterceptor
 
@@ -53,7 +55,12 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
         "workflows": [AgentWorkflow, *adapter.child_workflows],
-        "activities": [DescribeTool(adapter).describe_tool, record_verdict, *adapter.activities],
+        "activities": [
+            DescribeTool(adapter).describe_tool,
+            RecallStep(StoredHistories(client.temporal)).recall_step,
+            record_verdict,
+            *adapter.activities,
+        ],
         "interceptors": [RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
         "build_id": _BUILD_ID,

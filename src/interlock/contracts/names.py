@@ -37,7 +37,12 @@ SEARCH_ATTRIBUTES: Final[dict[str, str]] = {
 # Activities of Interlock's own. Model and tool activities are named by the framework's integration.
 DESCRIBE_TOOL: Final = "describe_tool"
 RECORD_VERDICT: Final = "record_verdict"
+RECALL_STEP: Final = "recall_step"
 JUDGE_SUFFIX: Final = "__judge_call"
+
+# Headers of activities: which step of the run each is, and a digest of the call that a tool's activity makes.
+HEADER_STEP: Final = "interlock-step"
+HEADER_CALL: Final = "interlock-call"
 
 # Memo: a digest of each field of a run's input, so that a second start can name what differs.
 MEMO_INPUT_DIGESTS: Final = "interlock_input_digests"

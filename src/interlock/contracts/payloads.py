@@ -59,38 +59,6 @@ class RunOptions(Payload):
     stuck_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
 
-class RunInput(Payload):
-    """What a run is asked to do. It never changes after the start.
-
-    agent: the name of a registered agent.
-    prompt: text, or a list of the framework's own content parts as JSON. Not empty.
-    deps: JSON that the agent's dependency type accepts; absent is the same as null.
-    message_history: the framework's messages as JSON, oldest first; the run goes on from there.
-    model: a model name that the framework knows, or a key of the agent's own models; null is the agent's model.
-    model_settings, usage_limits: the framework's own fields by name.
-    requested_by: who wants the run, as the starter says it.
-    parent: set when a tool of another run started this one.
-    """
-
-    agent: AgentName
-    prompt: str | list[Json]
-    deps: Json = None
-    message_history: list[Json] | None = None
-    model: str | None = None
-    model_settings: dict[str, Json] | None = None
-    usage_limits: dict[str, Json] | None = None
-    requested_by: str = ""
-    parent: Parent | None = None
-    options: RunOptions = RunOptions()
-
-    @field_validator("prompt")
-    @classmethod
-    def _not_empty(cls, prompt: str | Sequence[Json]) -> str | Sequence[Json]:
-        if not (prompt.strip() if isinstance(prompt, str) else prompt):
-            raise ValueError("must not be empty")
-        return prompt
-
-
 class RunOutput(Payload):
     """What a run gave back.
 
@@ -243,6 +211,92 @@ class Settled(Payload):
     at: AwareDatetime
     reason: str = ""
     edited: bool = False
+
+
+class ReusedStep(Payload):
+    """A step of another run whose result is taken over.
+
+    step: which step of the run it is, as the header of its activity says. call: a digest of the call, of a tool's.
+    event_id: of the event that completed it.
+    """
+
+    step: str
+    call: str = ""
+    event_id: int
+
+
+class ReusedRuling(Payload):
+    """What was decided in another run about a call whose result, or rejection, is taken over.
+
+    place: of the call among the run's tool calls. arguments_digest: of the arguments as they were asked for.
+    """
+
+    place: str
+    arguments_digest: str
+    decision: Decision | None = None
+    completion: ToolCompletion | None = None
+
+
+class Fork(Payload):
+    """How a run begins as another one did.
+
+    workflow_id, run_id: of the other run. at: the position of its first step that is not taken over.
+    key_root: what idempotency keys are made of; empty makes the run's calls have keys of their own.
+    results: of calls that are not run, by their place, in place of what they returned.
+    message, message_at: text in a user's voice, added to the agent's model request of this number.
+    """
+
+    workflow_id: str
+    run_id: str
+    at: int
+    key_root: str = ""
+    steps: tuple[ReusedStep, ...] = ()
+    rulings: tuple[ReusedRuling, ...] = ()
+    results: dict[str, Json] = {}
+    message: str = ""
+    message_at: int = 0
+
+
+class StepResult(Payload):
+    """Which result of another run is wanted."""
+
+    workflow_id: str
+    run_id: str
+    event_id: int
+
+
+class RunInput(Payload):
+    """What a run is asked to do. It never changes after the start.
+
+    agent: the name of a registered agent.
+    prompt: text, or a list of the framework's own content parts as JSON. Not empty.
+    deps: JSON that the agent's dependency type accepts; absent is the same as null.
+    message_history: the framework's messages as JSON, oldest first; the run goes on from there.
+    model: a model name that the framework knows, or a key of the agent's own models; null is the agent's model.
+    model_settings, usage_limits: the framework's own fields by name.
+    requested_by: who wants the run, as the starter says it.
+    parent: set when a tool of another run started this one.
+    fork: set when this one begins as another run did.
+    """
+
+    agent: AgentName
+    prompt: str | list[Json]
+    deps: Json = None
+    message_history: list[Json] | None = None
+    model: str | None = None
+    model_settings: dict[str, Json] | None = None
+    usage_limits: dict[str, Json] | None = None
+    requested_by: str = ""
+    parent: Parent | None = None
+    options: RunOptions = RunOptions()
+    fork: Fork | None = None
+
+    @field_validator("prompt")
+    @classmethod
+    def _not_empty(cls, prompt: str | Sequence[Json]) -> str | Sequence[Json]:
+        if not (prompt.strip() if isinstance(prompt, str) else prompt):
+            raise ValueError("must not be empty")
+        return prompt
 
 
 class SubRun(Payload):

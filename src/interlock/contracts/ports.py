@@ -14,6 +14,7 @@ from interlock.contracts.payloads import (
     Retry,
     RunInput,
     RunOutput,
+    StepResult,
     Ticket,
     Usage,
 )
@@ -131,6 +132,14 @@ class SubRuns(Protocol):
         ...
 
 
+class Histories(Protocol):
+    """Reads what runs have recorded."""
+
+    async def result(self, step: StepResult) -> Any:
+        """The stored payload that completed an activity. Raises RefusedError when it is no longer there."""
+        ...
+
+
 Runners = Mapping[str, AgentRunner]
 
 
@@ -139,11 +148,15 @@ class ActivityPlan:
     """How the activities that are started in this context are shown and retried.
 
     summary: one line, no secrets. retries: a Temporal `RetryPolicy` in place of the one they are started with, whose
-    never-retried error types stay; None leaves it.
+    never-retried error types stay; None leaves it. call: a digest of the tool call that is made.
     """
 
     summary: str
     retries: Any = None
+    call: str = ""
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
+
+place: ContextVar[str] = ContextVar("interlock_place", default="")
+"""Which tool call of the run the current code belongs to, such as `tool:4`; empty outside of one."""
