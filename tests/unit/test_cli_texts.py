@@ -17,7 +17,7 @@ from interlock.cli._logs import log_to_stderr
 from interlock.cli._progress import Progress
 from interlock.cli._requests import commands_for, request_document, request_text, requests_table
 from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled
-from interlock.steps import Step
+from interlock.journal import Step
 
 NOW = datetime.now(UTC)
 EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
