@@ -321,6 +321,8 @@ class HistoryReader:
             self._sub_runs[key] = self._sub_runs[key].model_copy(update=change)
 
     def _status(self, requests: Iterable[Request]) -> str:
+        if not self._head["agent"]:
+            return "running"
         open_kinds = {request.kind for request in requests if request.outcome == "open"}
         if self._said == "stuck" or any(stuck.until is None for stuck in self._stuck.values()):
             return "stuck"
