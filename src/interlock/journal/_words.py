@@ -6,6 +6,11 @@ from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Json
 from interlock.journal.model import Journal, Request, Step, Totals
 
+_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
+    (3_600, 60, "min", 1, "s"),
+    (86_400, 3_600, "h", 60, "min"),
+    (float("inf"), 86_400, "d", 3_600, "h"),
+)
 _OUTCOMES = {
     "open": "waits",
     "completed": "result reported",
@@ -25,15 +30,10 @@ def span(seconds: float | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    for limit, size, unit, below, below_unit in (
-        (3_600, 60, "min", 1, "s"),
-        (86_400, 3_600, "h", 60, "min"),
-        (float("inf"), 86_400, "d", 3_600, "h"),
-    ):
-        if seconds < limit:
-            whole, rest = divmod(int(seconds), size)
-            return f"{whole} {unit} {rest // below} {below_unit}" if rest // below else f"{whole} {unit}"
-    raise AssertionError
+    full = round(seconds)
+    _, size, unit, below, below_unit = next(units for units in _UNITS if full < units[0])
+    whole, rest = divmod(full, size)
+    return f"{whole} {unit} {rest // below} {below_unit}" if rest // below else f"{whole} {unit}"
 
 
 def amount(size: int) -> str:
@@ -85,8 +85,9 @@ def tone(request: Request) -> str:
 
 def settled(request: Request) -> str:
     """What became of a request: `approved by ann after 3 min, with amount 30.0 instead of 300.0: it was broken`."""
-    texts = [", ".join(text for text in (settled_shortly(request), _edits(request), _result(request)) if text)]
-    return ": ".join([*texts, _reason(request)] if _reason(request) else texts)
+    said = ", ".join(text for text in (settled_shortly(request), _edits(request), _result(request)) if text)
+    reason = _reason(request)
+    return f"{said}: {reason}" if reason else said
 
 
 def settled_shortly(request: Request) -> str:
