@@ -14,16 +14,17 @@ from interlock.contracts.errors import (
 if TYPE_CHECKING:
     from interlock.app import Interlock
     from interlock.client import Client
+    from interlock.journal import Journal, Step
     from interlock.retries import Retries
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
-    from interlock.steps import Step
     from interlock.sync import SyncClient
 
 __all__ = [
     "Client",
     "Interlock",
     "InterlockError",
+    "Journal",
     "MisconfiguredError",
     "RefusedError",
     "Retries",
@@ -40,10 +41,11 @@ _HOMES = {
     "Client": "interlock.client",
     "Interlock": "interlock.app",
     "Retries": "interlock.retries",
+    "Journal": "interlock.journal",
     "Run": "interlock.run",
     "RunReport": "interlock.run",
     "Settings": "interlock.settings",
-    "Step": "interlock.steps",
+    "Step": "interlock.journal",
     "SyncClient": "interlock.sync",
 }
 

@@ -31,6 +31,7 @@ from interlock.contracts.payloads import (
     RunOptions,
     RunOutput,
 )
+from interlock.journal import HistoryReader, Journal, SubRunLink
 from interlock.run import Run, RunReport
 
 _DEFAULT_ADDRESS = "localhost:7233"
@@ -191,6 +192,27 @@ class Client:
         requests = [request for answer in answers for request in answer or []]
         return sorted(requests, key=lambda request: request.requested_at)
 
+    async def journal(self, run: str | Run, *, run_id: str | None = None, deep: bool = False) -> Journal:
+        """All that a run did, running or ended, from its history. Needs no worker, and works for any workflow.
+
+        run: a run or its id. run_id: one of its executions, the latest when not given. deep: with the journals of the
+        runs that its tools have started. Raises RefusedError when there is no such run.
+        """
+        workflow_id = run if isinstance(run, str) else run.id
+        with server_errors(workflow_id):
+            handle = self.temporal.get_workflow_handle(workflow_id, run_id=run_id)
+            description = await handle.describe()
+            reader = HistoryReader(self.temporal.data_converter, run_id=description.run_id)
+            # By its own id from here on: what is started over meanwhile is another history.
+            handle = self.temporal.get_workflow_handle(workflow_id, run_id=description.run_id)
+            async for event in handle.fetch_history_events():
+                await reader.read(event)
+            await reader.pending(description.raw_description.pending_activities)
+        journal = reader.journal()
+        if not deep:
+            return journal
+        return journal.model_copy(update={"sub_runs": tuple([await self._read_below(one) for one in journal.sub_runs])})
+
     async def has_worker(self) -> bool:
         """Whether a worker has asked for runs on the task queue within the last minute."""
         with server_errors(""):
@@ -227,6 +249,13 @@ class Client:
             with ignoring_unanswered():
                 return report.model_copy(update={"status": (await run.state()).status})
         return report
+
+    async def _read_below(self, link: SubRunLink) -> SubRunLink:
+        try:
+            journal = await self.journal(link.workflow_id, run_id=link.run_id or None, deep=True)
+        except (RefusedError, MisconfiguredError) as error:  # Histories are kept for a time, each by itself.
+            return link.model_copy(update={"unread": str(error)})
+        return link.model_copy(update={"journal": journal, "status": journal.status, "error": journal.error})
 
     async def _start(self, id: str, run: RunInput, *, restart: bool) -> Run:
         handle = await self.temporal.start_workflow(

@@ -43,7 +43,7 @@ from interlock.contracts.payloads import (
     Usage,
     Verdict,
 )
-from interlock.steps import Step, StepReader, read_steps
+from interlock.journal import HistoryReader, Journal, Step
 
 if TYPE_CHECKING:
     from interlock.client import Client
@@ -223,19 +223,29 @@ class Run:
             return False
         return closed < before
 
+    async def journal(self, *, run_id: str | None = None, deep: bool = False) -> Journal:
+        """All that the run did, from its history. See `Client.journal`."""
+        return await self._client.journal(self, run_id=run_id, deep=deep)
+
     async def steps(self) -> list[Step]:
-        """The model calls, tool calls and judges of the run, in order, from its history."""
+        """The model calls, tool calls and judges of the run, in order, from its history: its journal without the rest.
+
+        Positions are those of the journal, so some are left out: what the gate looks up is no step of the agent's.
+        """
+        reader = HistoryReader(self._client.temporal.data_converter)
         with server_errors(self.id):
-            return await read_steps(self._handle.fetch_history_events())
+            async for event in self._handle.fetch_history_events():
+                await reader.read(event)
+        return [step for step in reader.steps if _is_the_agents(step)]
 
     async def watch(self) -> AsyncIterator[Change]:
         """Follow the run to its end: each step as it begins and ends, and its state whenever that changes."""
-        reader, state = StepReader(), None
+        reader, state = HistoryReader(self._client.temporal.data_converter), None
         with server_errors(self.id):
             events = self._handle.fetch_history_events(wait_new_event=True)
             async for event in events:
-                step = reader.read(event)
-                if step is not None:
+                step = await reader.read(event)
+                if step is not None and _is_the_agents(step):
                     yield Change(step=step)
                 if events.current_page is None or events.current_page_index < len(events.current_page):
                     continue
@@ -290,6 +300,10 @@ class Run:
                 raise RefusedError(
                     f"Run {self.id!r} is {status_name(description)}: it waits for nothing any more."
                 ) from error
+
+
+def _is_the_agents(step: Step) -> bool:
+    return step.kind != "description"
 
 
 def _made(message: type[P], **fields: Any) -> P:

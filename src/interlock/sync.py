@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, Receipt, RetryReceipt, RunOutput
+from interlock.journal import Journal, Step
 from interlock.run import RunReport
-from interlock.steps import Step
 
 
 class SyncClient:
@@ -65,3 +65,7 @@ class SyncClient:
     def steps(self, workflow_id: str) -> list[Step]:
         """The steps of a run. See `Run.steps`."""
         return self._loop.run(self._client.attach(workflow_id).steps())
+
+    def journal(self, workflow_id: str, *, run_id: str | None = None, deep: bool = False) -> Journal:
+        """All that a run did. See `Client.journal`."""
+        return self._loop.run(self._client.journal(workflow_id, run_id=run_id, deep=deep))

@@ -491,6 +491,48 @@ def test_a_run_is_listed_shown_and_watched(program: Program) -> None:
     assert decision["outcome"] == "approved"
 
 
+def test_a_journal_is_read_as_text_as_json_and_as_a_page(program: Program) -> None:
+    run = start(program, REFUND)
+    requests(program, run)
+    program("approvals", "decide", run, "1", "--approve")
+    program("runs", "wait", run)
+
+    shown = program("journal", run).out
+    assert "ask about refund: order A-1, amount 42.00" in shown
+    assert "approved by" in shown
+    assert "1 wait for a person" in shown
+    both = program("journal", run, "--json", "--html", "journal.html")
+    document = json.loads(both.out)
+    assert [step["kind"] for step in document["steps"]] == ["model", "description", "tool", "model"]
+    assert document["requests"][0]["executed"] == {"order": "A-1", "amount": 42.0}
+    assert "The page is written: journal.html" in both.err
+    assert f"<title>Journal of {run}</title>" in (program.folder / "journal.html").read_text()
+    assert program("journal", run, "--html", "journal.html").out == ""
+
+
+def test_the_runs_below_are_in_a_deep_journal(program: Program) -> None:
+    run = start(program, json.dumps([]), agent="lead")
+    program("runs", "wait", run)
+
+    (link,) = program.json("journal", run, "--deep")["sub_runs"]
+    assert link["journal"]["agent_path"] == ["lead", "support"]
+    assert "2.1   model" in program("journal", run, "--deep").out
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("nobody",), 1, "There is no run 'nobody'. See `interlock runs list`."),
+        (("nobody", "--html", "."), 2, "--html . is a folder. Name the file to write, such as journal.html."),
+        (("nobody", "--html", "not/there.html"), 2, "Make it first."),
+    ],
+)
+def test_a_journal_that_cannot_be_had_is_told_clearly(
+    program: Program, options: Sequence[str], status: int, said: str
+) -> None:
+    assert said in program("journal", *options, status=status).error
+
+
 def test_text_from_a_model_cannot_act_on_the_terminal(program: Program) -> None:
     order = "A\x1b[2J\x1b]0;owned\x07\u202e [bold]x[/]"
     run = start(program, json.dumps([["refund", {"order": order, "amount": 1.0}]]))

@@ -95,7 +95,7 @@ async def test_the_tutorial_works_to_the_letter(tmp_path: Path) -> None:
     async with reader.left_running(background.text.strip()):
         for command in commands:
             await follow(reader, command)
-    assert [command.does for command in commands].count("expect") == 4
+    assert [command.does for command in commands].count("expect") == 5
 
 
 async def follow(reader: Reader, command: Block) -> None:

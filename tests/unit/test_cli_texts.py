@@ -24,7 +24,7 @@ from interlock.cli._requests import (
     waiting_text,
 )
 from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled, StuckStep
-from interlock.steps import Step
+from interlock.journal import Step
 
 NOW = datetime.now(UTC)
 EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from interlock.cli import approvals, demo, dev, doctor, runs, server, tools, worker
+from interlock.cli import approvals, demo, dev, doctor, journal, runs, server, tools, worker
 from interlock.cli._errors import WrongUsageError, explain, not_text
 
 __all__ = ["main", "script"]
@@ -21,6 +21,7 @@ Start here:
   interlock runs start support --prompt "Order A-1001 arrived broken." --wait
   interlock approvals list
   interlock approvals decide RUN REQUEST --approve
+  interlock journal RUN
 """
 _EPILOG = """\b
 The server is found by Temporal's own variables and profiles: TEMPORAL_ADDRESS
@@ -82,6 +83,7 @@ def _app() -> typer.Typer:
         for verb, command in noun.COMMANDS.items():
             group.command(verb)(command)
         app.add_typer(group, name=noun.__name__.rpartition(".")[2])
+    app.command("journal")(journal.journal)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)
     return app

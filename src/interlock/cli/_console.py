@@ -1,35 +1,23 @@
 """Printing. Whatever came from a model, a tool or a person is made harmless to the terminal before it is shown."""
 
 import json
-import re
 import sys
 from typing import TYPE_CHECKING, Any
+
+from interlock._text import HARMFUL, line, plain
+
+__all__ = ["emit", "emit_json", "err", "line", "out", "plain", "say", "say_error", "say_text", "show", "to_json"]
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# Control characters, what turns the direction of text around, and what cannot be seen. Line feed and tab may stay.
-_HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
 _WIDE = 10_000  # Columns of what is no terminal: nothing is wrapped or cut for a program that reads along.
-
-
-def plain(text: str) -> str:
-    """The text with every character that could act on the terminal shown as an escape instead."""
-    return _HARMFUL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def line(text: str) -> str:
-    """`plain`, in one line."""
-    return plain(" ".join(text.split()))
 
 
 def to_json(value: Any, *, indent: int | None = 2) -> str:
     """JSON that a person can read and that is safe to show."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return _HARMFUL.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return HARMFUL.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def out() -> "Console":

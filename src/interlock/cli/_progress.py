@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from interlock.cli._follow import Trouble
     from interlock.contracts.payloads import ApprovalRequest, RunState, Settled
-    from interlock.steps import Step
+    from interlock.journal import Step
 
 _SHOWN = 3
 _MARKS = {

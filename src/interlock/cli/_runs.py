@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from interlock.cli._connect import Found
     from interlock.contracts.payloads import ApprovalRequest, Payload, RunState
+    from interlock.journal import Step
     from interlock.run import Run, RunReport
-    from interlock.steps import Step
 
 _KEYS = ("workflow_id", "agent", "status", "output", "usage", "error")
 

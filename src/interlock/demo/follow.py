@@ -10,8 +10,8 @@ from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, RunOutput
 from interlock.demo.screen import Answer, Screen
+from interlock.journal import Step
 from interlock.run import Run
-from interlock.steps import Step
 
 _SLOW_SECONDS = 2
 

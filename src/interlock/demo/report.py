@@ -11,7 +11,7 @@ from rich.text import Text
 from interlock.contracts.payloads import RunOutput
 from interlock.demo.orders import Execution, Refund
 from interlock.demo.screen import Screen, plain
-from interlock.steps import Step
+from interlock.journal import Step
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ class _Demo:
                 await self._leave_time_to_look(outcome.ui_url)
         self._screen.say("The database and the run are kept. To look at them again:")
         self._screen.say_copyable(f"  {_program()} server start --data {self._place.folder}")
+        self._screen.say_copyable(f"  {_program()} journal {self._place.folder.name} --html journal.html")
         return outcome
 
     def _introduce(self) -> None:

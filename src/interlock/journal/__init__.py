@@ -1,0 +1,17 @@
+"""The journal: what a run did, step by step, read from its history alone."""
+
+from interlock.journal.model import Answer, Journal, Request, Retry, Step, Stuck, SubRunLink, Totals
+from interlock.journal.reader import HistoryReader, read_journal
+
+__all__ = [
+    "Answer",
+    "HistoryReader",
+    "Journal",
+    "Request",
+    "Retry",
+    "Step",
+    "Stuck",
+    "SubRunLink",
+    "Totals",
+    "read_journal",
+]

@@ -1,0 +1,264 @@
+"""The requests of a run and their answers: which one counted, told from what the run did next.
+
+A history holds every answer that arrived, but not what became of one that came by signal. The run takes the first valid
+one. An answer by update is in the history only if it was valid. An approved call is scheduled in the workflow task that
+took the answer, with the number of its request on it. So an update settles a request for certain, a call points at its
+answer, and where there is neither, the first answer that looks valid is taken for the one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from interlock.contracts.canonical import digest
+from interlock.journal._payloads import shown, shown_object, text_in, texts_in, time_in
+from interlock.journal.model import Answer, Request, Step, Via
+
+_OUTCOMES = {
+    "approve": "approved",
+    "reject": "rejected",
+    "complete": "completed",
+    "fail": "failed",
+    "happened": "happened",
+    "not_happened": "not_happened",
+    "give_up": "given_up",
+}
+_FITTING = {
+    "approval": ("approve", "reject"),
+    "tool_result": ("reject", "complete", "fail"),
+    "outcome": ("happened", "not_happened", "give_up"),
+}
+_LETS_RUN = ("approve", "not_happened")
+
+
+@dataclass
+class _Candidate:
+    """An answer. task: the number of the workflow task that got it. certain: the run said that it counted."""
+
+    answer: Answer
+    task: int
+    certain: bool = False
+
+
+@dataclass
+class _Asked:
+    """A request. ready: the workflow task that opened it to people; what came with that task was too early."""
+
+    request: Request
+    proposed_digest: str
+    ready: int | None = None
+    judged: bool = False
+    answers: list[_Candidate] = field(default_factory=list)
+    run_in: list[int] = field(default_factory=list)
+    executed_digest: str = ""
+
+
+class Requests:
+    """Collects the requests of one history in its order."""
+
+    def __init__(self) -> None:
+        self.stray: list[Answer] = []
+        self._asked: dict[str, _Asked] = {}
+        self._updates: dict[int, _Candidate] = {}
+
+    def ask(self, step: Step, question: Any, label: str) -> str:
+        """A tool is described because a call of it is about to be asked about. Returns the number of the request."""
+        request_id = text_in(question, "request_id") or str(len(self._asked) + 1)
+        arguments = question.get("arguments") if text_in(question, "request_id") else None
+        request = Request(
+            request_id=request_id,
+            kind=text_in(question, "kind"),
+            agent_path=texts_in(question, "agent_path") or step.agent_path,
+            tool=step.name,
+            label=label,
+            call_id=text_in(question, "call_id"),
+            proposed=shown_object(arguments),
+            asked_at=step.scheduled_at,
+            asked_by=step.position,
+        )
+        self._asked[request_id] = _Asked(request, _digest(arguments))
+        return request_id
+
+    def described(self, step: Step, task: int) -> None:
+        """The tool is described, or will never be."""
+        asked = self._asked[step.request_id]
+        if step.status == "completed":
+            asked.ready = task
+        else:
+            self._settle(asked, outcome="withdrawn", settled_at=step.ended_at)
+
+    def judge(self, step: Step, label: str) -> str:
+        """Judges are asked about a call. Returns the number of the request; empty when there is none."""
+        for asked in self._asked.values():
+            request = asked.request
+            same = request.call_id == step.call_id if request.call_id and step.call_id else request.label == label
+            if same and not asked.judged and request.outcome == "open":
+                asked.judged = True
+                asked.request = request.model_copy(update={"judged_by": step.position})
+                return request.request_id
+        return ""
+
+    def judged(self, step: Step, verdict: Any, task: int) -> None:
+        """The judges have spoken, or failed to: then a person is asked."""
+        asked = self._asked.get(step.request_id)
+        if asked is None:
+            return
+        asked.ready = task
+        word = text_in(verdict, "verdict")
+        if word in _OUTCOMES and step.ended_at is not None:
+            answer = Answer(
+                request_id=step.request_id,
+                verdict=word,
+                by=text_in(verdict, "by"),
+                at=step.ended_at,
+                via="judge",
+                reason=shown(text_in(verdict, "reason")),
+                arguments=shown_object(verdict.get("arguments")),
+                result=shown(verdict.get("result")),
+            )
+            asked.answers.append(_Candidate(answer, task))
+
+    def decide(self, decision: Any, *, at: datetime, via: Via, task: int, event_id: int) -> None:
+        """Somebody decides about a request."""
+        request_id = text_in(decision, "request_id")
+        self._add(_answer(decision, request_id, text_in(decision, "verdict"), at, via), task, event_id)
+
+    def complete(self, completion: Any, *, at: datetime, via: Via, task: int, event_id: int) -> None:
+        """Somebody reports the result of a call."""
+        request_id = self._request_of(text_in(completion, "call_id"))
+        failed = isinstance(completion, dict) and completion.get("error") is not None
+        self._add(_answer(completion, request_id, "fail" if failed else "complete", at, via), task, event_id)
+
+    def confirm(self, event_id: int, receipt: Any) -> None:
+        """The update that was accepted at this event is done. receipt: None when it changed nothing after all."""
+        candidate = self._updates.pop(event_id, None)
+        if candidate is None:
+            return
+        if receipt is None:
+            candidate.certain = False
+            candidate.answer = candidate.answer.model_copy(update={"ignored": "another message came first"})
+        elif named := text_in(receipt, "request_id"):  # It may have been given under the model's id for the call.
+            candidate.answer = candidate.answer.model_copy(update={"request_id": named})
+        self._attach(candidate)
+
+    def executed(self, step: Step, arguments: Any, task: int) -> None:
+        """An approved call is scheduled."""
+        asked = self._asked.get(step.request_id)
+        if asked is None:
+            return
+        asked.run_in.append(task)
+        asked.executed_digest = _digest(arguments)
+        asked.request = asked.request.model_copy(
+            update={"executed": step.arguments, "steps": (*asked.request.steps, step.position)}
+        )
+
+    def close(self, at: datetime) -> None:
+        """The run has ended: what is open is withdrawn."""
+        for request in self.open():
+            self._settle(self._asked[request.request_id], outcome="withdrawn", settled_at=at)
+
+    def open(self) -> list[Request]:
+        """Those that wait."""
+        return [request for request in self._found() if request.outcome == "open"]
+
+    def all(self, now: datetime) -> Iterator[Request]:
+        """The requests as they stand, in the order in which they were asked."""
+        for request in self._found():
+            until = request.settled_at or now
+            yield request.model_copy(update={"waited_seconds": (until - request.asked_at).total_seconds()})
+
+    def _add(self, answer: Answer, task: int, event_id: int) -> None:
+        if answer.via == "update":
+            self._updates[event_id] = _Candidate(answer, task, certain=True)
+        else:
+            self._attach(_Candidate(answer, task))
+
+    def _attach(self, candidate: _Candidate) -> None:
+        asked = self._asked.get(candidate.answer.request_id)
+        if asked is None:
+            self.stray.append(candidate.answer)
+        else:
+            asked.answers.append(candidate)
+
+    def _request_of(self, call_id: str) -> str:
+        if call_id in self._asked:
+            return call_id
+        waiting = self.open()
+        fitting = [request for request in waiting if request.call_id == call_id]
+        if not fitting:  # An older history does not say which call a request is about.
+            fitting = [request for request in waiting if not request.call_id]
+        return fitting[0].request_id if len(fitting) == 1 else call_id
+
+    def _found(self) -> Iterator[Request]:
+        for asked in self._asked.values():
+            counted = _counted(asked)
+            if asked.request.outcome != "withdrawn" and counted is not None:
+                self._settle(asked, **_settlement(asked, counted))
+            yield asked.request
+
+    def _settle(self, asked: _Asked, **found: Any) -> None:
+        asked.request = asked.request.model_copy(update=found)
+
+
+def _counted(asked: _Asked) -> _Candidate | None:
+    certain = [one for one in asked.answers if one.certain]
+    led_to_calls = [one for one in asked.answers if one.task in asked.run_in and one.answer.verdict in _LETS_RUN]
+    valid = [one for one in asked.answers if not _unfit(one, asked)]
+    return next(iter([*certain, *led_to_calls, *valid]), None)
+
+
+def _settlement(asked: _Asked, counted: _Candidate) -> dict[str, Any]:
+    verdict = counted.answer.verdict
+    edited = counted.answer.arguments is not None
+    if asked.executed_digest and asked.proposed_digest:
+        edited = asked.executed_digest != asked.proposed_digest
+    return {
+        "kind": asked.request.kind or _kind(verdict),
+        "outcome": _OUTCOMES.get(verdict, verdict),
+        "answer": counted.answer,
+        "ignored": tuple(_ignored(one, counted, asked) for one in asked.answers if one is not counted),
+        "settled_at": counted.answer.at,
+        "edited": edited,
+    }
+
+
+def _unfit(one: _Candidate, asked: _Asked) -> str:
+    if one.answer.ignored:
+        return one.answer.ignored
+    if one.answer.verdict not in _FITTING.get(asked.request.kind, _OUTCOMES):
+        return "it does not answer what was asked"
+    if one.answer.via == "judge":
+        return ""
+    if asked.ready is None or asked.ready >= one.task:
+        return "the request was not open yet"
+    return ""
+
+
+def _ignored(one: _Candidate, counted: _Candidate, asked: _Asked) -> Answer:
+    why = _unfit(one, asked) or ("the request was settled already" if one.task >= counted.task else "it was not valid")
+    return one.answer.model_copy(update={"ignored": why})
+
+
+def _kind(verdict: str) -> str:
+    return next((kind for kind, fitting in _FITTING.items() if verdict in fitting and verdict != "reject"), "")
+
+
+def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via) -> Answer:
+    fields = message if isinstance(message, dict) else {}
+    return Answer(
+        request_id=shown(request_id),
+        verdict=shown(verdict),
+        by=shown(text_in(fields, "decided_by") or text_in(fields, "completed_by")),
+        at=at,
+        decided_at=time_in(fields, "decided_at") or time_in(fields, "completed_at"),
+        via=via,
+        reason=shown(text_in(fields, "reason") or text_in(fields, "error")),
+        arguments=shown_object(fields.get("arguments")),
+        result=shown(fields.get("result")),
+        ignored="" if fields else "it could not be read",
+    )
+
+
+def _digest(arguments: Any) -> str:
+    return digest(arguments) if isinstance(arguments, dict) else ""
