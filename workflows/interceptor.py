@@ -81,9 +81,21 @@ def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:
         **({names.HEADER_CALL: to_payload(call)} if call else {}),
     }
     if (result := reuse.result(step, call)) is not None:
-        input.activity, input.args, input.arg_types = names.RECALL_STEP, [result], None
+        given = _readable(input.args[0]) if input.args else None
+        input.activity, input.arg_types = names.RECALL_STEP, None
+        input.args = [result.model_copy(update={"given": given})]
         input.start_to_close_timeout, input.heartbeat_timeout = _RECALL_TIMEOUT, None
         input.summary = f"{input.summary or step} (reused)"
+
+
+def _readable(given: object) -> dict[str, object]:
+    """What readers of a history look for in the input of a step."""
+    if isinstance(given, Payload):
+        return given.model_dump(mode="json")
+    context = getattr(given, "serialized_run_context", None) or {}
+    told = {key: value for key, value in context.items() if key.startswith("interlock_") or key == "tool_call_id"}
+    call = {key: getattr(given, key) for key in ("name", "tool_args") if hasattr(given, key)}
+    return {**call, "serialized_run_context": told}
 
 
 def _with_never_retried(policy: RetryPolicy, of: RetryPolicy | None) -> RetryPolicy:

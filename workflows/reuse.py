@@ -34,8 +34,9 @@ class Reuse:
 
     def ruling(self, arguments: dict[str, Json]) -> ReusedRuling | None:
         """What was decided about the call that the current code belongs to; None when it is to be asked about."""
-        here = next((one for one in self._rulings if one.place == place.get()), None)
-        if here is None or here.arguments_digest != digest(arguments):
-            return None
-        self._rulings.remove(here)
-        return here
+        wanted = (place.get(), digest(arguments))
+        for ruling in self._rulings:
+            if (ruling.place, ruling.arguments_digest) == wanted:
+                self._rulings.remove(ruling)
+                return ruling
+        return None

@@ -230,10 +230,11 @@ def told_of_edit(call: ToolCallPart, result: Any) -> Any:
 
 
 def add_message(scope: Scope, request: ModelRequestContext) -> None:
-    """Put the message of a fork into the agent's model request that it is meant for."""
-    number, fork, last = next(scope.requests), scope.fork, request.messages[-1]
-    if fork and fork.message and number == fork.message_at and len(scope.path) == 1 and isinstance(last, ModelRequest):
-        last.parts = [*last.parts, UserPromptPart(fork.message)]
+    """Put a message of a fork into the agent's model request that it is meant for."""
+    number, last = next(scope.requests), request.messages[-1]
+    text = scope.fork.messages.get(str(number)) if scope.fork and len(scope.path) == 1 else None
+    if text is not None and isinstance(last, ModelRequest):
+        last.parts = [*last.parts, UserPromptPart(text)]
 
 
 def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:

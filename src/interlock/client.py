@@ -26,11 +26,13 @@ from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import (
     DEFAULT_STUCK_SECONDS,
     ApprovalRequest,
+    Decision,
     Json,
     RunInput,
     RunOptions,
     RunOutput,
 )
+from interlock.fork import NO_RESULT, Change, ForkPlan, plan_fork
 from interlock.journal import HistoryReader, Journal, SubRunLink
 from interlock.run import Run, RunReport
 
@@ -150,6 +152,49 @@ class Client:
                     f"Run {id!r} exists with another input: {', '.join(different)} differ"
                     f"{'s' if len(different) == 1 else ''}. Take another id, or start it with the same input."
                 ) from None
+
+    async def plan_fork(
+        self,
+        id: str,
+        *,
+        at: int,
+        run_id: str | None = None,
+        message: str = "",
+        decision: Decision | None = None,
+        result: Json = NO_RESULT,
+    ) -> ForkPlan:
+        """What a new run would take over of this one, open or closed, and what lies after. Nothing is started.
+
+        at: the position, in the run's journal, of the first step that is not taken over; one more than the last takes
+        all over. run_id: of the execution; the latest when not given. One thing can be changed at that step:
+        message: in a user's voice, to the model. decision: of a request. result: of a tool call, which is then not run.
+        Raises RefusedError when there is no such run or step, or the change does not fit the step.
+        """
+        change = Change(message, decision, None if result is NO_RESULT else result, result is not NO_RESULT)
+        if sum((bool(message), decision is not None, change.has_result)) > 1:
+            raise RefusedError("A fork changes one thing: a message, a decision or a result.")
+        handle = self.temporal.get_workflow_handle(id, run_id=run_id)
+        with server_errors(id):
+            described = await handle.describe()
+            handle = self.temporal.get_workflow_handle(id, run_id=described.run_id)
+            return await plan_fork(
+                handle.fetch_history_events(),
+                self.temporal.data_converter,
+                run_id=described.run_id,
+                at=at,
+                change=change,
+            )
+
+    async def fork(self, plan: ForkPlan, *, id: str | None = None, requested_by: str | None = None) -> Run:
+        """Start the run of a plan. id: of the new run; made up when not given."""
+        run = plan.run.model_copy(
+            update={
+                "requested_by": current_user() if requested_by is None else requested_by,
+                "options": RunOptions(stuck_seconds=self.stuck_seconds),
+            }
+        )
+        check_travels(run, "The fork")
+        return await self.start_run(id or f"{plan.journal.workflow_id}-fork-{uuid.uuid4().hex[:6]}", run)
 
     def attach(self, id: str) -> Run:
         """The run with this id; nothing is asked of the server."""

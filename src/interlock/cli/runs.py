@@ -7,6 +7,7 @@ import typer
 
 from interlock.cli._connect import Found, connect, find
 from interlock.cli._console import emit, emit_json, err, plain, say, show
+from interlock.cli._errors import WrongUsageError
 from interlock.cli._options import AsJson, RunId, TaskQueue, json_object, json_value, not_empty
 from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
@@ -168,6 +169,71 @@ def retry(
     return asyncio.run(work())
 
 
+def fork(
+    id: RunId,
+    at: Annotated[int, typer.Option("--at", metavar="STEP", min=1, help="The first step that is not taken over.")],
+    message: Annotated[str, typer.Option(metavar="TEXT", help="Say this to the model at that step.")] = "",
+    decision: Annotated[
+        str | None, typer.Option(metavar="approve|reject", help="Decide the request at that step so.")
+    ] = None,
+    arguments: Annotated[
+        str | None, typer.Option(metavar="JSON", help="With --decision approve: run with these.")
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="With --decision: why.")] = "",
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the call at that step gives back; it is not run.")
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="A name of your own for the new run.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the new run is started.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Start a new run that takes over what another one did before a step, and goes on from there by itself.
+
+    Nothing of what is taken over runs again. The other run stays as it is.
+
+    \b
+    Examples:
+      interlock journal ticket-7
+      interlock runs fork ticket-7 --at 5
+      interlock runs fork ticket-7 --at 5 --message "The order was delivered; look again."
+      interlock runs fork ticket-7 --at 4 --result '{"status": "delivered"}' --wait
+    """
+    given = [name for name, value in (("--message", message), ("--decision", decision), ("--result", result)) if value]
+    if len(given) > 1:
+        raise WrongUsageError(f"A fork changes one thing at its step; {' and '.join(given)} are given.")
+    if decision not in (None, "approve", "reject"):
+        raise WrongUsageError(f"--decision is approve or reject, not {decision!r}.")
+    if (arguments is not None or reason) and decision is None:
+        raise WrongUsageError("--arguments and --reason go with --decision.")
+    edited = json_object(arguments, "--arguments") if arguments is not None else None
+    value = json_value(result, "--result") if result is not None else None
+
+    async def work() -> int:
+        from interlock._rpc import current_user
+        from interlock.cli._forks import confirmed
+        from interlock.fork import NO_RESULT, decision_for
+
+        found = await find(id)
+        decided = decision_for(decision, reason=reason, arguments=edited, by=current_user()) if decision else None
+        plan = await found.client.plan_fork(
+            id, at=at, message=message, decision=decided, result=NO_RESULT if result is None else value
+        )
+        if not confirmed(plan, yes=yes):
+            say("Nothing was started.")
+            return 1
+        run = await found.client.fork(plan, id=new_id)
+        if wait:
+            say(f"Run {run.id}", style="bold")
+            return await _to_its_end(Found(found.client, run, open=True), follow=True, as_json=as_json)
+        _print_started(run, plan.run.agent, as_json=as_json)
+        return 0
+
+    return asyncio.run(work())
+
+
 async def _to_its_end(found: Found, *, follow: bool, as_json: bool) -> int:
     from interlock.cli._follow import follow as follow_run
 
@@ -205,5 +271,6 @@ COMMANDS = {
     "wait": wait,
     "watch": watch,
     "retry": retry,
+    "fork": fork,
     "cancel": cancel,
 }

@@ -243,7 +243,7 @@ class Fork(Payload):
     workflow_id, run_id: of the other run. at: the position of its first step that is not taken over.
     key_root: what idempotency keys are made of; empty makes the run's calls have keys of their own.
     results: of calls that are not run, by their place, in place of what they returned.
-    message, message_at: text in a user's voice, added to the agent's model request of this number.
+    messages: texts in a user's voice, each added to the agent's model request of its number.
     """
 
     workflow_id: str
@@ -253,16 +253,19 @@ class Fork(Payload):
     steps: tuple[ReusedStep, ...] = ()
     rulings: tuple[ReusedRuling, ...] = ()
     results: dict[str, Json] = {}
-    message: str = ""
-    message_at: int = 0
+    messages: dict[str, str] = {}
 
 
 class StepResult(Payload):
-    """Which result of another run is wanted."""
+    """Which result of another run is wanted.
+
+    given: what the step would have been given, without conversations: for those who read the history.
+    """
 
     workflow_id: str
     run_id: str
     event_id: int
+    given: Json = None
 
 
 class RunInput(Payload):

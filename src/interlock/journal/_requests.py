@@ -122,13 +122,23 @@ class Requests:
     def decide(self, decision: Any, *, at: datetime, via: Via, task: int, event_id: int) -> None:
         """Somebody decides about a request."""
         request_id = text_in(decision, "request_id")
-        self._add(_answer(decision, request_id, text_in(decision, "verdict"), at, via), task, event_id)
+        answer = _answer(decision, request_id, text_in(decision, "verdict"), at, via, event_id)
+        self._add(answer, task)
 
     def complete(self, completion: Any, *, at: datetime, via: Via, task: int, event_id: int) -> None:
         """Somebody reports the result of a call."""
         request_id = self._request_of(text_in(completion, "call_id"))
         failed = isinstance(completion, dict) and completion.get("error") is not None
-        self._add(_answer(completion, request_id, "fail" if failed else "complete", at, via), task, event_id)
+        self._add(_answer(completion, request_id, "fail" if failed else "complete", at, via, event_id), task)
+
+    def take_over(self, step: Step, ruling: Any, at: datetime) -> None:
+        """A forked run settles a request as the run that it was forked from did."""
+        asked = self._asked[step.request_id]
+        message = ruling.get("decision") or ruling.get("completion") or {}
+        failed = message.get("error") is not None
+        verdict = text_in(message, "verdict") or ("fail" if failed else "complete")
+        answer = _answer(message, step.request_id, verdict, at, "fork", 0)
+        asked.answers.append(_Candidate(answer, 0, certain=True))
 
     def confirm(self, event_id: int, receipt: Any) -> None:
         """The update that was accepted at this event is done. receipt: None when it changed nothing after all."""
@@ -168,9 +178,9 @@ class Requests:
             until = request.settled_at or now
             yield request.model_copy(update={"waited_seconds": (until - request.asked_at).total_seconds()})
 
-    def _add(self, answer: Answer, task: int, event_id: int) -> None:
+    def _add(self, answer: Answer, task: int) -> None:
         if answer.via == "update":
-            self._updates[event_id] = _Candidate(answer, task, certain=True)
+            self._updates[answer.event_id] = _Candidate(answer, task, certain=True)
         else:
             self._attach(_Candidate(answer, task))
 
@@ -244,7 +254,7 @@ def _kind(verdict: str) -> str:
     return next((kind for kind, fitting in _FITTING.items() if verdict in fitting and verdict != "reject"), "")
 
 
-def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via) -> Answer:
+def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via, event_id: int) -> Answer:
     fields = message if isinstance(message, dict) else {}
     return Answer(
         request_id=shown(request_id),
@@ -257,6 +267,7 @@ def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via)
         arguments=shown_object(fields.get("arguments")),
         result=shown(fields.get("result")),
         ignored="" if fields else "it could not be read",
+        event_id=event_id,
     )
 
 

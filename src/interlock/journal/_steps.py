@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from temporalio.api.common.v1 import Header
 from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.converter import DataConverter
 
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
@@ -70,8 +72,11 @@ class Steps:
     async def scheduled(self, event: HistoryEvent) -> tuple[Step, Any]:
         """A new step, and what its activity was given."""
         attributes = event.activity_task_scheduled_event_attributes
-        activity_type = attributes.activity_type.name
+        reused = attributes.activity_type.name == names.RECALL_STEP
+        activity_type = step_in(attributes.header)[1] if reused else attributes.activity_type.name
         given = await self._decoder.first(attributes.input)
+        if reused and isinstance(given, dict):
+            given = given.get("given")
         summary = await self._decoder.text(event.user_metadata.summary)
         kind = _kind(activity_type)
         context = given.get("serialized_run_context") if isinstance(given, dict) else None
@@ -92,6 +97,7 @@ class Steps:
             activity_type=activity_type,
             activity_id=attributes.activity_id,
             event_id=event.event_id,
+            reused=reused,
             readable=given is not UNREADABLE,
         )
         self._by_event[event.event_id] = self._by_activity[attributes.activity_id] = len(self.list)
@@ -165,6 +171,10 @@ class Steps:
         index = self._by_activity.get(activity_id)
         return None if index is None else self.list[index]
 
+    def by_key(self, start: str) -> Step | None:
+        """The last step of the call whose idempotency key begins so."""
+        return next((step for step in reversed(self.list) if step.key.startswith(start)), None)
+
     async def _error(self, failure: Failure) -> str:
         return error_text(*await self._decoder.failure(failure))
 
@@ -179,6 +189,15 @@ class Steps:
             return self.root if activity_type in _OWN_KINDS else ()
         beyond = (of,) if self.root[-1:] != (of,) else ()
         return self._paths.get(of, (*self.root, *beyond))
+
+
+def step_in(header: Header) -> tuple[str, str]:
+    """The place of a step among the run's tool calls, and the activity that it is; empty in an older history."""
+    payload = header.fields.get(names.HEADER_STEP)
+    # Headers are written by the payload converter alone: no codec is applied to them.
+    name = "" if payload is None else str(DataConverter.default.payload_converter.from_payload(payload, str))
+    place, _, activity = name.partition("/")
+    return place, activity.rpartition(":")[0]
 
 
 def _kind(activity_type: str) -> StepKind:

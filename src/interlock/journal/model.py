@@ -8,7 +8,7 @@ from interlock.contracts.payloads import Json, Payload, Usage
 
 StepKind = Literal["model", "tool", "judge", "description", "predicate", "other"]
 StepStatus = Literal["scheduled", "completed", "failed", "timed_out", "cancelled", "abandoned"]
-Via = Literal["update", "signal", "judge"]
+Via = Literal["update", "signal", "judge", "fork"]
 
 
 class Step(Payload):
@@ -27,7 +27,8 @@ class Step(Payload):
     while it is tried again.
     bytes_in, bytes_out: of the stored payloads. usage: what it cost. arguments: of the call.
     request_id: of the request it belongs to. call_id: the model's own id for the call. key: its idempotency key.
-    sub_runs: ids of the runs it started. readable: false when a payload could not be decoded.
+    sub_runs: ids of the runs it started. reused: its result was taken over from the run that this one was forked from.
+    readable: false when a payload could not be decoded.
     """
 
     position: int
@@ -58,6 +59,7 @@ class Step(Payload):
     activity_id: str = ""
     event_id: int = 0
     worker: str = ""
+    reused: bool = False
     readable: bool = True
 
 
@@ -66,7 +68,9 @@ class Answer(Payload):
 
     verdict: `approve`, `reject`, `happened`, `not_happened` or `give_up`; `complete` or `fail` for a reported result.
     by: as the sender says it, or `judge`. at: when the run got it. decided_at: by the sender's clock.
+    via: how it came; `fork` when it was taken over from the run that this one was forked from.
     arguments: to run instead of what was asked. result: as reported. ignored: why it changed nothing.
+    event_id: of the message; 0 when it came by none.
     """
 
     request_id: str
@@ -79,6 +83,7 @@ class Answer(Payload):
     arguments: dict[str, Json] | None = None
     result: Json = None
     ignored: str = ""
+    event_id: int = 0
 
 
 class Request(Payload):
@@ -186,7 +191,8 @@ class Journal(Payload):
     status: one of `InterlockStatus`, or `terminated`, `timed_out` or `continued` (as the execution continued_as).
     agent, agent_path, requested_by, parent_id: of a run of an agent; empty for other workflows.
     error: why it ended without an output, as `Type: message`. usage: the run's own word, when it completed.
-    continued_from, first_run_id: run ids of the executions before it. read_at: when the journal was read.
+    continued_from, first_run_id: run ids of the executions before it. forked_from: the run that this one began as.
+    read_at: when the journal was read.
     history_events, history_bytes: of what was read. stray: answers to requests that there never were.
     readable: false when a payload of the run itself could not be decoded.
     """
@@ -210,6 +216,7 @@ class Journal(Payload):
     first_run_id: str = ""
     continued_from: str = ""
     continued_as: str = ""
+    forked_from: str = ""
     bytes_in: int = 0
     bytes_out: int = 0
     usage: Usage | None = None

@@ -11,6 +11,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 
 from interlock.contracts import names
+from interlock.contracts.canonical import digest
 from interlock.contracts.masking import masked_text
 from interlock.journal._payloads import (
     UNREADABLE,
@@ -26,7 +27,7 @@ from interlock.journal._payloads import (
     usage_in,
 )
 from interlock.journal._requests import Requests
-from interlock.journal._steps import ENDS, Steps, error_text
+from interlock.journal._steps import ENDS, Steps, error_text, step_in
 from interlock.journal._totals import totals
 from interlock.journal.model import Journal, Request, Retry, Step, Stuck, SubRunLink, Via
 
@@ -83,6 +84,7 @@ class HistoryReader:
         self._sub_runs: dict[str, SubRunLink] = {}
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
         self._head["started_at"] = datetime.now(UTC)
+        self._rulings: list[Any] = []  # What the run took over of the decisions about another one.
         self._said = ""  # What the run last said of its status.
         self._task = 0  # How many workflow tasks are done; what arrives now comes with the next one.
         self._events = 0
@@ -143,6 +145,8 @@ class HistoryReader:
         given = await self._decoder.first(attributes.input)
         agent = text_in(given, "agent") if attributes.workflow_type.name == names.AGENT_WORKFLOW else ""
         parent = given.get("parent") if isinstance(given, dict) else None
+        fork = given.get("fork") if isinstance(given, dict) else None
+        self._rulings = list(fork.get("rulings", ())) if isinstance(fork, dict) else []
         self._steps.root = (*texts_in(parent, "agent_path"), agent) if agent else ()
         self._head |= {
             "workflow_id": attributes.workflow_id,
@@ -156,6 +160,7 @@ class HistoryReader:
             "started_at": moment(event.event_time),
             "first_run_id": attributes.first_execution_run_id,
             "continued_from": attributes.continued_execution_run_id,
+            "forked_from": text_in(fork, "workflow_id"),
             "bytes_in": size(attributes.input),
             "readable": given is not UNREADABLE,
         }
@@ -201,11 +206,22 @@ class HistoryReader:
         step, given = await self._steps.scheduled(event)
         if step.kind == "description":
             label = step.summary.removeprefix("ask about ")
-            return self._steps.change(step, request_id=self._requests.ask(step, given, label))
+            return self._asked(
+                self._steps.change(step, request_id=self._requests.ask(step, given, label)), attributes, given
+            )
         if step.kind == "judge":
             return self._steps.change(step, request_id=self._requests.judge(step, step.summary.removeprefix("judge ")))
         if step.request_id:
             self._requests.executed(step, given.get("tool_args"), self._task)
+        return step
+
+    def _asked(self, step: Step | None, attributes: Any, question: Any) -> Step | None:
+        here = (step_in(attributes.header)[0], digest(question.get("arguments")) if isinstance(question, dict) else "")
+        for ruling in self._rulings:
+            if step and (text_in(ruling, "place"), text_in(ruling, "arguments_digest")) == here:
+                self._rulings.remove(ruling)
+                self._requests.take_over(step, ruling, step.scheduled_at)
+                break
         return step
 
     async def _on_activity_task_started(self, event: HistoryEvent, attributes: Any) -> Step | None:
@@ -294,9 +310,10 @@ class HistoryReader:
         self._sub_runs[workflow_id] = known
 
     def _starter(self, workflow_id: str) -> Step | None:
-        # The id ends with the activity that started the run, and which of its runs this one is.
+        # The id ends with the key of the call that started the run (formerly: the id of the call's activity), and with
+        # which of the call's runs this one is.
         parts = workflow_id.rsplit("-", 2)
-        return self._steps.by_activity(parts[1]) if len(parts) == 3 else None
+        return (self._steps.by_key(parts[1]) or self._steps.by_activity(parts[1])) if len(parts) == 3 else None
 
     async def _on_start_child_workflow_execution_initiated(self, event: HistoryEvent, attributes: Any) -> None:
         self._sub_runs[f"event {event.event_id}"] = SubRunLink(
