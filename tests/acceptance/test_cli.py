@@ -450,6 +450,27 @@ def test_a_person_says_whether_a_call_happened(program: Program) -> None:
     assert (program.folder / "wired").read_text() == "5.0\n5.0\n"
 
 
+def test_a_run_is_forked_after_its_effects_were_shown(program: Program) -> None:
+    run = start(program, REFUND)
+    requests(program, run)
+    program("approvals", "decide", run, "1", "--approve")
+    program("runs", "wait", run)
+
+    unasked = program("runs", "fork", run, "--at", "3", status=2)
+    assert "Takes over 2 completed steps" in unasked.err
+    assert "refund: order A-1, amount 42.00" in unasked.err
+    assert "say --yes" in unasked.error
+    assert "has no step 9" in program("runs", "fork", run, "--at", "9", "--yes", status=1).error
+    assert (
+        "changes one thing"
+        in program("runs", "fork", run, "--at", "3", "--message", "x", "--result", "1", status=2).error
+    )
+    forked = program("runs", "fork", run, "--at", "3", "--result", '"given"', "--id", "forked", "--yes", "--wait")
+    assert forked.out == "given\n"
+    steps = program.json("journal", "forked")["steps"]
+    assert [(step["kind"], step["reused"]) for step in steps] == [("model", True), ("model", False)]
+
+
 def test_a_cancelled_run_ends_and_cannot_be_cancelled_again(program: Program) -> None:
     run = start(program, REFUND)
     requests(program, run)
