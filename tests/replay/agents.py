@@ -23,6 +23,9 @@ from interlock.adapters.pydantic_ai import Durable
 tool_entered = asyncio.Event()
 """Set once a tool is at work that never ends by itself."""
 
+repair = asyncio.Event()
+"""Set while what breaks is mended."""
+
 
 def call(tool: str, call_id: str, /, **arguments: Any) -> ToolCallPart:
     return ToolCallPart(tool, arguments, tool_call_id=call_id)
@@ -45,6 +48,7 @@ SCRIPTS: dict[str, list[list[ToolCallPart] | str]] = {
     "Pay A-1001.": [[call("pay", "y1", order="A-1001")], "Paid A-1001."],
     "Call the courier.": [[call("call_courier", "k1")], "Never said."],
     "Break it.": [[call("break_it", "b1")], "Never said."],
+    "Wobble.": [[call("wobble", "w1"), call("look_up", "l1", order="A-1001")], "It stands."],
     "Stall.": [[call("stall", "s1")], "Never said."],
 }
 
@@ -97,7 +101,16 @@ async def call_courier() -> str:
 
 def break_it() -> str:
     """Fail."""
+    if repair.is_set():
+        return "mended"
     raise ValueError("it is broken")
+
+
+def wobble() -> str:
+    """Fail until somebody has mended it."""
+    if repair.is_set():
+        return "it stands"
+    raise ConnectionError("it wobbles")
 
 
 async def stall() -> str:
@@ -147,6 +160,7 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         Tool(refund, requires_approval=gated),
         *(render, close_account, have_it_paid, call_courier),
         Tool(break_it, requires_approval=True),
+        Tool(wobble, metadata={"temporal": {"retry_policy": RetryPolicy(maximum_attempts=1)}}),
         Tool(stall, requires_approval=True, metadata=quickly),
     ]
     external = ExternalToolset([ToolDefinition(name="pick", parameters_json_schema={"type": "object"})], id="ui")

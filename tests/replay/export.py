@@ -30,7 +30,7 @@ from interlock.contracts.payloads import Decision, RunState, ToolCompletion
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp
 from interlock.worker import run_worker
-from tests.replay.agents import make_app, tool_entered
+from tests.replay.agents import make_app, repair, tool_entered
 
 HISTORIES = Path(__file__).parent / "histories"
 RELEASE = version("interlock")
@@ -52,6 +52,18 @@ async def start(app: RunningApp, id: str, agent: str, prompt: str, **options: An
 async def ended(run: Run) -> Run:
     with suppress(RunFailedError):
         await run.result()
+    return run
+
+
+async def approve_and_be_asked(app: RunningApp, run: Run) -> None:
+    """Approve the run's only call, which fails, and wait until the run asks whether it happened."""
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann")
+    await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+
+
+async def stuck(app: RunningApp, run: Run) -> Run:
+    await app.state(run, lambda state: bool(state.stuck))
     return run
 
 
@@ -144,6 +156,76 @@ async def completed_sub_run(app: RunningApp, name: str) -> dict[str, Run]:
 
 
 @ending
+async def completed_happened(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Break it.")
+    await approve_and_be_asked(app, run)
+    await run.decide("2", "happened", result="done by hand", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_not_happened(app: RunningApp, name: str) -> dict[str, Run]:
+    repair.clear()
+    run = await start(app, name, "support", "Break it.")
+    await approve_and_be_asked(app, run)
+    repair.set()
+    await run.decide("2", "not_happened", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_retried(app: RunningApp, name: str) -> dict[str, Run]:
+    repair.clear()
+    run = await stuck(app, await start(app, name, "support", "Wobble.", stuck_seconds=600))
+    repair.set()
+    await run.retry(by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_new_limits(app: RunningApp, name: str) -> dict[str, Run]:
+    limits = {"request_limit": 1}
+    run = await stuck(
+        app, await start(app, name, "support", "Where is A-1001?", usage_limits=limits, stuck_seconds=600)
+    )
+    await run.retry(usage_limits={"request_limit": 9}, by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def completed_fork(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, f"{name}-source", "support", "Refund two.")
+    for settled in (0, 1):
+        await app.state(run, partial(_asks_after, settled))
+        await run.decide(str(settled + 1), "approve", by="ann")
+    await ended(run)
+    fork = await app.client.fork(await app.client.plan_fork(run.id, at=5), id=name, requested_by="ann")
+    await app.requests(fork, 1)
+    await fork.decide("2", "reject", by="bob")
+    return {name: await ended(fork)}
+
+
+@ending
+async def failed_stuck(app: RunningApp, name: str) -> dict[str, Run]:
+    repair.clear()
+    return {name: await ended(await start(app, name, "support", "Wobble.", stuck_seconds=0.5))}
+
+
+@ending
+async def open_stuck(app: RunningApp, name: str) -> dict[str, Run]:
+    repair.clear()
+    return {name: await stuck(app, await start(app, name, "support", "Wobble.", stuck_seconds=600))}
+
+
+@ending
+async def open_asked_whether_it_happened(app: RunningApp, name: str) -> dict[str, Run]:
+    repair.clear()
+    run = await start(app, name, "support", "Break it.")
+    await approve_and_be_asked(app, run)
+    return {name: run}
+
+
+@ending
 async def failed_usage_limit(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Where is A-1001?", usage_limits={"request_limit": 1})
     return {name: await ended(run)}
@@ -162,16 +244,16 @@ async def failed_model(app: RunningApp, name: str) -> dict[str, Run]:
 @ending
 async def failed_approved_tool(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Break it.")
-    await app.requests(run, 1)
-    await run.decide("1", "approve", by="ann")
+    await approve_and_be_asked(app, run)
+    await run.decide("2", "give_up", by="ann")
     return {name: await ended(run)}
 
 
 @ending
 async def failed_outcome_unknown(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Stall.")
-    await app.requests(run, 1)
-    await run.decide("1", "approve", by="ann")
+    await approve_and_be_asked(app, run)
+    await run.decide("2", "give_up", by="ann")
     return {name: await ended(run)}
 
 
@@ -261,7 +343,7 @@ async def running() -> AsyncIterator[RunningApp]:
             server.address, identity="client", data_converter=pydantic_data_converter
         )
         app, stop = make_app(), asyncio.Event()
-        client = Client(temporal, task_queue=app.settings.task_queue)
+        client = Client(temporal, task_queue=app.settings.task_queue, stuck_seconds=0)
         worker = asyncio.create_task(run_worker(app, client, stop, identity="worker", **_AT_ONCE))
         try:
             yield RunningApp(client, server)
