@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
@@ -17,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.payloads import (
         ApprovalRequest,
+        Carried,
         Decision,
         Receipt,
         Retry,
@@ -29,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
         ToolCompletion,
         Usage,
     )
-    from interlock.contracts.ports import AgentRunner, Runners
+    from interlock.contracts.ports import AgentRunner, Continuation, Runners
     from interlock.workflows.gate import ApprovalGate
     from interlock.workflows.reuse import Reuse
     from interlock.workflows.stuck import StuckSteps
@@ -38,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
 T = TypeVar("T")
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
+_SETTLED_CARRIED = 50
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,25 @@ class AgentWorkflow:
     def __init__(self, run: RawValue = None) -> None:  # type: ignore[assignment]
         self._run, self._unfit = _read(run)
         self._ended: RunStatusName | None = None
-        self._sub_runs: dict[str, SubRun] = {}
+        carried = self._run.carried or Carried()
+        self._sub_runs = {sub_run.workflow_id: sub_run for sub_run in carried.sub_runs}
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
-        self._gate = ApprovalGate(self.show, self.reuse)
+        self._gate = ApprovalGate(self.show, self.reuse, carried)
         self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show)
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
         """Run the agent to its end. run: a `RunInput`."""
         self.show()
-        started = asyncio.ensure_future(self._report(None)) if self._run.parent else None
+        told = self._run.parent and not self._run.carried
+        started = asyncio.ensure_future(self._report(None)) if told else None
         try:
-            output = _bounded(await self._runner().run(self._run, self._gate, self._stuck))
+            output = await self._runner().run(self._run, self._gate, self._stuck, self._is_long)
+            if isinstance(output, Continuation):
+                await self._continue(output)
+            output = _bounded(output)
             self._ended = "completed"
             return output.model_copy(update={"usage": self._usage()})
         except asyncio.CancelledError:
@@ -92,6 +99,7 @@ class AgentWorkflow:
                 await self._cancel_sub_runs()
             if started:
                 await started
+            if self._run.parent and self._ended:
                 await self._report(self._usage())
             self.show()
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -204,6 +212,37 @@ class AgentWorkflow:
                 # The run is under way: another worker had the agent. Only this task fails, for such a worker to take.
                 raise LookupError(message) from None
             raise ApplicationError(message, type=names.UNKNOWN_AGENT, non_retryable=True) from None
+
+    def _is_long(self) -> bool:
+        """Whether the execution is to end here and another one to go on: nothing is under way, and its history has
+        become so long that the server suggests it."""
+        if not workflow.info().is_continue_as_new_suggested():
+            return False
+        open_runs = any(sub_run.usage is None for sub_run in self._sub_runs.values())
+        if self._gate.requests or self._stuck.steps or self._now or open_runs:
+            return False
+        return workflow.patched(names.CONTINUE_AS_NEW)
+
+    async def _continue(self, continuation: Continuation) -> NoReturn:
+        before = self._run.carried
+        run = self._run.model_copy(
+            update={
+                "message_history": continuation.messages,
+                "usage_limits": continuation.usage_limits,
+                "fork": None,
+                "carried": Carried(
+                    usage=continuation.usage,
+                    judges_usage=self._gate.judges_usage,
+                    calls=continuation.calls,
+                    asked=self._gate.asked,
+                    key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
+                    settled=self._gate.settled[-_SETTLED_CARRIED:],
+                    sub_runs=list(self._sub_runs.values()),
+                ),
+            }
+        )
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(run)
 
     def _status(self) -> RunStatusName:
         if self._ended:

@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.masking import call_label, masked, unmasked
     from interlock.contracts.payloads import (
         ApprovalRequest,
+        Carried,
         Decision,
         JudgeVerdict,
         Outcome,
@@ -58,17 +59,17 @@ class ApprovalGate:
     """Holds the open requests of one run. The first valid answer to one wins; anything else changes nothing.
 
     changed: called after every change of what is open, so that whoever shows the run can show the truth.
-    reuse: what a forked run takes over.
+    reuse: what a forked run takes over. carried: from an earlier execution.
     """
 
-    def __init__(self, changed: Callable[[], None], reuse: Reuse) -> None:
-        self.settled: list[Settled] = []
-        self.usage = Usage()
-        self.judges_usage = Usage()
+    def __init__(self, changed: Callable[[], None], reuse: Reuse, carried: Carried) -> None:
+        self.settled: list[Settled] = list(carried.settled)
+        self.usage = carried.usage
+        self.judges_usage = carried.judges_usage
         self._changed = changed
         self._reuse = reuse
         self._waiting: dict[str, _Waiting] = {}
-        self._asked = 0
+        self.asked = carried.asked
 
     @property
     def requests(self) -> list[ApprovalRequest]:
@@ -82,8 +83,8 @@ class ApprovalGate:
     async def ask(self, call: GatedCall) -> Ruling:
         """Wait for the ruling on a call: judges first, then a person. Cancelling the run withdraws the request."""
         # Numbered before anything is awaited, so that numbers follow the order of the calls.
-        self._asked += 1
-        request_id = str(self._asked)
+        self.asked += 1
+        request_id = str(self.asked)
         fingerprint = await _fingerprint(call, request_id)
         if call.judge is not None and (ruling := self._judged(call, fingerprint, request_id, await call.judge())):
             return ruling

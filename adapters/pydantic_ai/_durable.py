@@ -23,6 +23,7 @@ from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import (
+    HistoryIsLongError,
     InterlockRunContext,
     current_scope,
     current_ticket,
@@ -114,6 +115,8 @@ class Durable(TemporalDurability[Any]):
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         if (scope := current_scope.get()) is not None:
+            if scope.is_long():
+                raise HistoryIsLongError
             _gated.add_message(scope, request_context)
         with self._planned_request(ctx, request_context):
             return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)

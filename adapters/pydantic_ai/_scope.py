@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from pydantic_ai import RunContext
 from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
-from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from interlock.contracts.canonical import digest
@@ -35,7 +34,8 @@ class Scope:
     tickets: of calls that a hook asked for, by call id, until they run.
     calls: counts the tool calls of the workflow, in their order. requests: counts the agent's model requests.
     hooked: whether hooks of the agent take the errors of its tools.
-    fork: what the run takes over from another one.
+    fork: what the run takes over from another one. key_root: what idempotency keys are made of; empty for the run's first execution.
+    is_long: whether the execution is to end before the next request to the model, and another one to go on.
     over: failures that were kept for somebody to retry: as the end of the run they are final.
     """
 
@@ -46,6 +46,8 @@ class Scope:
     judged: bool
     hooked: bool
     fork: Fork | None
+    key_root: str
+    is_long: Callable[[], bool]
     spent: list[RunUsage]
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
@@ -61,8 +63,7 @@ class Scope:
         the run make the same one, and a run that is started over makes others. A fork makes the keys of the run it was
         forked from as long as it does the same.
         """
-        number = next(self.calls)
-        root = (self.fork.key_root if self.fork else "") or workflow.info().first_execution_run_id
+        number, root = next(self.calls), self.key_root or workflow.info().first_execution_run_id
         return f"tool:{number}", digest([root, number])[:32]
 
     def count(self) -> None:
@@ -101,6 +102,15 @@ def idempotency_key(ctx: RunContext[Any]) -> str:
     return str(key) if key else f"{ctx.run_id}:{ctx.tool_call_id}"
 
 
+class HistoryIsLongError(BaseException):
+    """Takes the agent out of its loop between two requests to its model. No hook of an agent has a say in it."""
+
+
+def never() -> bool:
+    """No."""
+    return False
+
+
 @contextmanager
 def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
     """Mark what runs inside as the run of an agent: the root of the workflow, or one that a tool in it runs."""
@@ -111,7 +121,9 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
     inner = (
         scope
         if scope.path[-1] == agent
-        else dataclasses.replace(scope, path=(*scope.path, agent), asked={}, edits={}, tickets={}, requests=count(1))
+        else dataclasses.replace(
+            scope, path=(*scope.path, agent), asked={}, edits={}, tickets={}, requests=count(1), is_long=never
+        )
     )
     if not any(counter is ctx.usage for counter in scope.spent):
         scope.spent.append(ctx.usage)

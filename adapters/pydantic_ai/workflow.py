@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,12 +17,13 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, sentence, type_name
-from interlock.adapters.pydantic_ai._scope import Scope, current_scope
+from interlock.adapters.pydantic_ai._scope import HistoryIsLongError, Scope, current_scope, never, usage_of
 from interlock.contracts import names
-from interlock.contracts.payloads import Json, RunInput, RunOutput
-from interlock.contracts.ports import FailedStep, Gate, Recovery
+from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
+from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
 
+_LARGEST_INPUT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB, and this is not all of the input.
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
 
 
@@ -38,9 +41,13 @@ class Runner:
         self._hooked = hooked
         self._deps: TypeAdapter[Any] = TypeAdapter(agent.deps_type)
 
-    async def run(self, run: RunInput, gate: Gate, recovery: Recovery) -> RunOutput:
+    async def run(
+        self, run: RunInput, gate: Gate, recovery: Recovery, is_long: Callable[[], bool]
+    ) -> RunOutput | Continuation:
         """See `AgentRunner`."""
         arguments = self._arguments(run)
+        carried = run.carried or Carried()
+        root = carried.key_root or (run.fork.key_root if run.fork else "")
         scope = Scope(
             gate,
             recovery,
@@ -49,6 +56,9 @@ class Runner:
             judged=self._judged,
             hooked=self._hooked,
             fork=run.fork,
+            key_root=root,
+            is_long=is_long,
+            calls=count(carried.calls + 1),
             spent=[arguments["usage"]],
         )
         token = current_scope.set(scope)
@@ -65,35 +75,44 @@ class Runner:
         finally:
             scope.count()
             current_scope.reset(token)
+        if isinstance(result, Continuation):
+            return result
         return RunOutput(
             output=as_json(result.output), messages=MESSAGES.dump_python(result.all_messages(), mode="json")
         )
 
-    async def _to_its_end(self, run: RunInput, arguments: dict[str, Any], scope: Scope) -> AgentRunResult[Any]:
+    async def _to_its_end(
+        self, run: RunInput, arguments: dict[str, Any], scope: Scope
+    ) -> AgentRunResult[Any] | Continuation:
         limits = run.usage_limits or {}
         while True:
+            failure: FailureError | None = None
             with capture_run_messages() as messages:
                 try:
                     return await self._agent.run(**arguments)
+                except HistoryIsLongError:
+                    if (continuation := _continuation(run, messages, scope, limits)) is not None:
+                        return continuation
+                    scope.is_long = never
                 except (AgentRunError, ActivityError) as error:
                     if not _helped_by_asking_again(error, scope):
                         raise
                     failure = error if isinstance(error, ActivityError) else _ended_by(error)
-            label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
-            retry = await scope.recovery.wait(
-                FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
-            )
-            limits = {**limits, **(retry.usage_limits or {})}
-            arguments["usage_limits"] = _limits(limits)
+            if failure is not None:
+                label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
+                step = FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
+                retry = await scope.recovery.wait(step)
+                limits = {**limits, **(retry.usage_limits or {})}
+                arguments["usage_limits"] = _limits(limits)
             if messages:
                 arguments["message_history"] = _up_to_last_request(messages)
                 arguments["user_prompt"] = None
 
     def _arguments(self, run: RunInput) -> dict[str, Any]:
-        usage = RunUsage()
+        usage = RunUsage(**run.carried.usage.model_dump()) if run.carried else RunUsage()
         try:
             return {
-                "user_prompt": run.prompt if isinstance(run.prompt, str) else PROMPT.validate_python(run.prompt),
+                "user_prompt": None if run.carried else _prompt(run),
                 "deps": self._validated_deps(run.deps),
                 "message_history": MESSAGES.validate_python(run.message_history) if run.message_history else None,
                 "model": run.model,
@@ -120,12 +139,28 @@ class Runner:
             ) from None
 
 
+def _continuation(
+    run: RunInput, messages: list[ModelMessage], scope: Scope, limits: dict[str, Json]
+) -> Continuation | None:
+    """Where the agent stands; None when that is too much for the input of another execution."""
+    written = MESSAGES.dump_python(messages, mode="json")
+    if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > _LARGEST_INPUT_BYTES:
+        return None
+    return Continuation(
+        messages=written, usage=usage_of(scope.spent), usage_limits=limits or None, calls=next(scope.calls) - 1
+    )
+
+
 def _up_to_last_request(messages: list[ModelMessage]) -> list[ModelMessage]:
     """The conversation without an answer that failed the run. Where calls of that answer have run it stays: the
     framework has put a request behind it, with what they returned."""
     last = messages[-1]
     answered = isinstance(last, ModelResponse) and last.state != "suspended"
     return messages[:-1] if answered else list(messages)
+
+
+def _prompt(run: RunInput) -> Any:
+    return run.prompt if isinstance(run.prompt, str) else PROMPT.validate_python(run.prompt)
 
 
 def _helped_by_asking_again(error: AgentRunError | ActivityError, scope: Scope) -> bool:

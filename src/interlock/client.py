@@ -344,7 +344,7 @@ class Client:
 
 def _digests(run: RunInput) -> dict[str, str]:
     later = {"fork"} if run.fork is None else set()  # Runs that were started before there were forks have no digest.
-    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", *later})
+    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "carried", *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 
 

@@ -115,18 +115,24 @@ async def plan_fork(
         workflow_id=journal.workflow_id,
         run_id=run_id,
         at=at,
-        key_root="" if change else (source.run.fork.key_root if source.run.fork else "") or source.first_run_id,
+        key_root="" if change else _key_root(source, source.run),
         steps=_steps(source, taken_over),
         rulings=_rulings(source, journal, at, change),
         results=_results(source, journal, at, change),
         messages=_messages(source, _requests_before(journal, taken_over), change),
     )
+    carried = source.run.carried and source.run.carried.model_copy(update={"key_root": ""})
     return ForkPlan(
-        run=source.run.model_copy(update={"fork": fork, "parent": None}),
+        run=source.run.model_copy(update={"fork": fork, "parent": None, "carried": carried}),
         journal=journal,
         taken_over=taken_over,
         effects=tuple(step for step in journal.steps[at - 1 :] if step.kind == "tool" and step.attempts),
     )
+
+
+def _key_root(source: _Source, run: RunInput) -> str:
+    earlier = (run.carried.key_root if run.carried else "") or (run.fork.key_root if run.fork else "")
+    return earlier or source.first_run_id
 
 
 async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) -> None:

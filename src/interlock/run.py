@@ -240,20 +240,27 @@ class Run:
 
     async def watch(self) -> AsyncIterator[Change]:
         """Follow the run to its end: each step as it begins and ends, and its state whenever that changes."""
-        reader, state = HistoryReader(self._client.temporal.data_converter), None
+        state, run_id = None, ""
         with server_errors(self.id):
-            events = self._handle.fetch_history_events(wait_new_event=True)
-            async for event in events:
-                step = await reader.read(event)
-                if step is not None and _is_the_agents(step):
-                    yield Change(step=step)
-                if events.current_page is None or events.current_page_index < len(events.current_page):
-                    continue
-                with ignoring_unanswered():
-                    now = await self.state()
-                    if now != state:
-                        state = now
-                        yield Change(state=state)
+            while True:
+                handle = self._client.temporal.get_workflow_handle(self.id, run_id=run_id or None)
+                reader = HistoryReader(self._client.temporal.data_converter)
+                events = handle.fetch_history_events(wait_new_event=True)
+                async for event in events:
+                    step = await reader.read(event)
+                    if step is not None and _is_the_agents(step):
+                        yield Change(step=step)
+                    if events.current_page is None or events.current_page_index < len(events.current_page):
+                        continue
+                    with ignoring_unanswered():
+                        now = await self.state()
+                        if now != state:
+                            state = now
+                            yield Change(state=state)
+                # A long run goes on in another execution, with a history of its own.
+                run_id = reader.journal().continued_as
+                if not run_id:
+                    return
 
     async def accepted(self, *, within_seconds: float = 5) -> None:
         """Wait until a worker has taken the run on.

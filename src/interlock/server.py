@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -53,12 +54,19 @@ class EmbeddedServer:
 
     @classmethod
     async def start(
-        cls, *, port: int = 7233, ui_port: int | None = None, data: Path | None = None, ui: bool = True
+        cls,
+        *,
+        port: int = 7233,
+        ui_port: int | None = None,
+        data: Path | None = None,
+        ui: bool = True,
+        dynamic_config: Mapping[str, str] | None = None,
     ) -> Self:
         """Start a server and wait until it answers, at most 30 s.
 
         port: 0 takes a free one. ui_port: 1 000 above the port when not given. data: the folder that keeps all runs;
-        None keeps them in memory. Interlock's search attributes are registered.
+        None keeps them in memory. dynamic_config: by Temporal's own names, with values as JSON.
+        Interlock's search attributes are registered.
         Raises UnavailableError when the port is taken or the server does not come up.
         """
         port = port or free_port()
@@ -70,6 +78,7 @@ class EmbeddedServer:
         process = await asyncio.create_subprocess_exec(
             temporal_binary(),
             *_arguments(port, ui_port if ui else None, data),
+            *(f"--dynamic-config-value={name}={value}" for name, value in (dynamic_config or {}).items()),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log or asyncio.subprocess.DEVNULL,
             stderr=log or asyncio.subprocess.DEVNULL,

@@ -47,9 +47,14 @@ class Known(BaseModel):
 async def run(deps_type: Any = None, **fields: Any) -> RunOutput:
     model = TestModel(custom_output_text="done")
     agent = Agent(model, name="support", deps_type=deps_type or type(None), capabilities=[Durable()])
-    return await Runner(agent, Retries(), judged=False, hooked=False).run(
-        RunInput(**{"agent": "support", "prompt": "go", **fields}), Counting(), StuckSteps(0, lambda: None)
+    output = await Runner(agent, Retries(), judged=False, hooked=False).run(
+        RunInput(**{"agent": "support", "prompt": "go", **fields}),
+        Counting(),
+        StuckSteps(0, lambda: None),
+        lambda: False,
     )
+    assert isinstance(output, RunOutput)
+    return output
 
 
 @pytest.mark.parametrize(

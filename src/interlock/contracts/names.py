@@ -65,6 +65,7 @@ OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 
 # Patches: changes of workflow code that runs begun before must not see.
+CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
 ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 
 

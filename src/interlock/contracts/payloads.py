@@ -268,6 +268,31 @@ class StepResult(Payload):
     given: Json = None
 
 
+class SubRun(Payload):
+    """A run that a tool of this one started. usage: null while it runs."""
+
+    workflow_id: str
+    agent: str
+    usage: Usage | None = None
+
+
+class Carried(Payload):
+    """What an execution of a run takes along from the one before it, whose history had become long.
+
+    usage: of the run's own agents. judges_usage: of its judges. calls, asked: how many tool calls and requests there
+    were so far. key_root: what idempotency keys are made of; empty for the first execution of the run. settled: the
+    latest requests that are closed. sub_runs: the runs that its tools started, all ended.
+    """
+
+    usage: Usage = Usage()
+    judges_usage: Usage = Usage()
+    calls: int = 0
+    asked: int = 0
+    key_root: str = ""
+    settled: list[Settled] = []
+    sub_runs: list[SubRun] = []
+
+
 class RunInput(Payload):
     """What a run is asked to do. It never changes after the start.
 
@@ -279,7 +304,7 @@ class RunInput(Payload):
     model_settings, usage_limits: the framework's own fields by name.
     requested_by: who wants the run, as the starter says it.
     parent: set when a tool of another run started this one.
-    fork: set when this one begins as another run did.
+    fork: set when this one begins as another run did. carried: set when this execution goes on from an earlier one.
     """
 
     agent: AgentName
@@ -293,6 +318,7 @@ class RunInput(Payload):
     parent: Parent | None = None
     options: RunOptions = RunOptions()
     fork: Fork | None = None
+    carried: Carried | None = None
 
     @field_validator("prompt")
     @classmethod
@@ -300,14 +326,6 @@ class RunInput(Payload):
         if not (prompt.strip() if isinstance(prompt, str) else prompt):
             raise ValueError("must not be empty")
         return prompt
-
-
-class SubRun(Payload):
-    """A run that a tool of this one started. usage: null while it runs."""
-
-    workflow_id: str
-    agent: str
-    usage: Usage | None = None
 
 
 class RunState(Payload):

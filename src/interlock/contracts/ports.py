@@ -95,11 +95,28 @@ class Recovery(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Continuation:
+    """Where an agent stands between two requests to its model, for another execution to go on from.
+
+    messages: the conversation as the framework's JSON, ending with the request that is to be made.
+    usage: of the run's own agents so far. usage_limits: as they stand. calls: tool calls made so far.
+    """
+
+    messages: list[Json]
+    usage: Usage
+    usage_limits: dict[str, Json] | None
+    calls: int
+
+
 class AgentRunner(Protocol):
     """The deterministic half of an adapter for one agent: runs it in the workflow."""
 
-    async def run(self, run: RunInput, gate: Gate, recovery: Recovery) -> RunOutput:
-        """Run the agent to its end.
+    async def run(
+        self, run: RunInput, gate: Gate, recovery: Recovery, is_long: Callable[[], bool]
+    ) -> RunOutput | Continuation:
+        """Run the agent to its end, or to where `is_long` says, between two requests to its model, that the execution's
+        history has become long.
 
         Raises ApplicationError, not retried, with the type of what ended the run: an input the agent cannot take
         (`InvalidInputError`), or whatever the framework's loop, a hook, a validator or a tool raised. What running

@@ -1,0 +1,179 @@
+"""A run whose history has become long goes on in another execution: nothing is lost, nothing is done twice."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from temporalio.client import WorkflowExecutionStatus
+
+from interlock import Interlock, RefusedError, Run
+from interlock.adapters.pydantic_ai import idempotency_key
+from interlock.contracts.payloads import RunState
+from interlock.server import EmbeddedServer
+from interlock.testing import RunningApp, running
+from tests.conftest import Running
+from tests.workflows.scripts import Script, agent, call
+
+
+@pytest.fixture(scope="module")
+async def short_histories() -> AsyncIterator[EmbeddedServer]:
+    """A server that takes a history of 40 events for a long one."""
+    config = {"limit.historyCount.suggestContinueAsNew": "40"}
+    embedded = await EmbeddedServer.start(port=0, ui=False, dynamic_config=config)
+    yield embedded
+    await embedded.stop()
+
+
+@pytest.fixture(params=[1_000, 0], ids=["cached", "uncached"])
+def run_app(short_histories: EmbeddedServer, request: pytest.FixtureRequest) -> Running:
+    return partial(running, server=short_histories, max_cached_workflows=request.param)
+
+
+async def executions(app: RunningApp, run: Run) -> list[WorkflowExecutionStatus | None]:
+    found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+    return sorted([one.status async for one in found], key=str)
+
+
+def answered(messages: list[ModelMessage]) -> int:
+    return sum(isinstance(message, ModelResponse) for message in messages)
+
+
+def asks_for(request_id: str, state: RunState) -> bool:
+    return [one.request_id for one in state.requests] == [request_id]
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+        self.keys: list[str] = []
+
+    def note(self, ctx: RunContext[None], number: int) -> str:
+        self.noted.append(number)
+        self.keys.append(idempotency_key(ctx))
+        return f"noted {number}"
+
+
+def steps(count: int) -> Script:
+    return Script(*([call("note", f"n{number}", number=number)] for number in range(count)), "done")
+
+
+async def test_a_long_run_is_several_executions_and_does_each_step_once(run_app: Running) -> None:
+    counter, script = Counter(), steps(25)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go")
+        output = await run.result()
+
+        assert output.output == "done"
+        assert counter.noted == list(range(25))
+        assert len(set(counter.keys)) == 25
+        assert script.calls == 26
+        assert output.usage.requests == 26
+        assert output.usage.tool_calls == 25
+        assert output.messages is not None
+        assert len(output.messages) == 52
+        ended = await executions(app, run)
+        assert ended.count(WorkflowExecutionStatus.CONTINUED_AS_NEW) >= 2
+        assert ended.count(WorkflowExecutionStatus.COMPLETED) == 1
+
+
+async def test_a_run_that_waits_for_a_person_does_not_go_on_elsewhere_until_it_is_decided(run_app: Running) -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    script = Script(*([call("pay", f"p{number}", amount=number)] for number in range(6)), "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        for number in range(6):
+            state = await app.state(run, partial(asks_for, str(number + 1)))
+            (request,) = state.requests
+            await run.decide(request.request_id, "approve", digest=request.digest)
+            with pytest.raises(RefusedError):
+                await run.decide(request.request_id, "approve", digest=request.digest)
+        output = await run.result()
+
+        assert output.output == "done"
+        assert paid == list(range(6))
+        assert [one.request_id for one in (await run.state()).settled] == ["1", "2", "3", "4", "5", "6"]
+        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, run)
+
+
+async def test_limits_count_over_all_executions_and_a_retry_changes_them_for_good(run_app: Running) -> None:
+    counter, script = Counter(), steps(20)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go", usage_limits={"request_limit": 12}, stuck_seconds=600)
+        await app.state(run, lambda state: bool(state.stuck))
+        assert script.calls == 12
+        await run.retry(usage_limits={"request_limit": 40})
+        output = await run.result()
+
+        assert output.output == "done"
+        assert counter.noted == list(range(20))
+
+
+async def test_a_watched_run_shows_the_steps_of_all_its_executions(run_app: Running) -> None:
+    counter, script = Counter(), steps(15)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go")
+        seen = [
+            change.step.summary
+            async for change in run.watch()
+            if change.step and change.step.kind == "tool" and change.step.status == "completed"
+        ]
+
+        assert seen == [f"note: number {number}" for number in range(15)]
+
+
+async def test_agents_of_tools_count_in_a_run_of_several_executions(run_app: Running) -> None:
+    inner_script = Script("inner done")
+    inner = agent(inner_script, name="inner")
+
+    async def delegate(number: int) -> Any:
+        return (await inner.run(f"go {number}")).output
+
+    script = Script(*([call("delegate", f"d{number}", number=number)] for number in range(8)), "done")
+    async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
+        run = await app.client.start("support", "go")
+        output = await run.result()
+
+        assert inner_script.calls == 8
+        assert output.usage.requests == 9 + 8
+        assert len((await run.state()).sub_runs) == 8
+
+
+async def test_an_agent_of_a_tool_may_be_the_long_one(run_app: Running) -> None:
+    counter, inner_script = Counter(), steps(15)
+    inner = agent(inner_script, name="inner", tools=[counter.note])
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    script = Script([call("delegate", "d")], "all done")
+    async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
+        run = await app.client.start("support", "go")
+        output = await run.result()
+
+        assert output.output == "all done"
+        assert script.results() == {"d": "done"}
+        assert counter.noted == list(range(15))
+        assert output.usage.requests == 2 + 16
+
+
+async def test_a_conversation_too_large_to_take_along_goes_on_where_it_is(run_app: Running) -> None:
+    """At 1.2 MB: twice in a history would still fit, but not beside the rest of what a run is started with."""
+
+    def read(number: int) -> str:
+        return str(number) * 100_000
+
+    script = Script(*([call("read", f"r{number}", number=number)] for number in range(13)), "done")
+    async with run_app(Interlock([agent(script, tools=[read])])) as app:
+        run = await app.client.start("support", "x" * 300_000)
+        output = await run.result()
+
+        assert output.output == "done"
+        assert script.calls == 14
