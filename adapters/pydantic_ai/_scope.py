@@ -13,6 +13,7 @@ from pydantic_ai import RunContext
 from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
+from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from interlock.contracts.canonical import digest
@@ -34,7 +35,8 @@ class Scope:
     tickets: of calls that a hook asked for, by call id, until they run.
     calls: counts the tool calls of the workflow, in their order. requests: counts the agent's model requests.
     hooked: whether hooks of the agent take the errors of its tools.
-    fork: what the run takes over from another one. key_root: what idempotency keys are made of; empty for the run's first execution.
+    fork: what the run takes over from another one.
+    key_root: what idempotency keys are made of; empty for the run's first execution.
     is_long: whether the execution is to end before the next request to the model, and another one to go on.
     over: failures that were kept for somebody to retry: as the end of the run they are final.
     """
