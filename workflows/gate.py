@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         Verdict,
     )
     from interlock.contracts.ports import GatedCall, Ruling
+    from interlock.workflows import meters
     from interlock.workflows.reuse import Reuse
 
 _SETTLED_KEPT = 200
@@ -94,6 +95,7 @@ class ApprovalGate:
             return await waiting.answer
         finally:
             if self._waiting.pop(waiting.request.request_id, None):
+                meters.settled(waiting.request, "withdrawn")
                 self._record(waiting.request.request_id, call, None)
                 self._changed()
 
@@ -177,6 +179,7 @@ class ApprovalGate:
         )
         waiting = _Waiting(call, request, fingerprint, asyncio.get_running_loop().create_future())
         self._waiting[request.request_id] = waiting
+        meters.requested(request)
         self._changed()
         return waiting
 
@@ -215,6 +218,7 @@ class ApprovalGate:
     def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
         del self._waiting[waiting.request.request_id]
         waiting.answer.set_result(ruling)
+        meters.settled(waiting.request, ruling.outcome)
         self._record(waiting.request.request_id, waiting.call, ruling, by=by, reason=reason)
         self._changed()
         return Receipt(

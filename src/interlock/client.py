@@ -35,6 +35,7 @@ from interlock.contracts.payloads import (
 from interlock.fork import NO_RESULT, Change, ForkPlan, plan_fork
 from interlock.journal import HistoryReader, Journal, SubRunLink
 from interlock.run import Run, RunReport
+from interlock.tracing import interceptors
 
 _DEFAULT_ADDRESS = "localhost:7233"
 _UNFIT = (names.UNKNOWN_AGENT, names.INVALID_INPUT)
@@ -71,7 +72,8 @@ class Client:
 
         task_queue, stuck_seconds: of the runs it starts. The rest, when not given, comes from Temporal's own
         environment variables and profiles (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, ...), then
-        from Temporal's defaults.
+        from Temporal's defaults. The client, and a worker with it, makes OpenTelemetry spans when this process has set
+        a tracer provider.
         Raises UnavailableError when no server answers, MisconfiguredError when the configuration is not readable.
         """
         try:
@@ -83,7 +85,12 @@ class Client:
         if namespace:
             config["namespace"] = namespace
         try:
-            temporal = await TemporalClient.connect(target, data_converter=pydantic_data_converter, **config)  # type: ignore[arg-type]
+            temporal = await TemporalClient.connect(
+                target,
+                data_converter=pydantic_data_converter,
+                interceptors=interceptors(),
+                **config,  # type: ignore[arg-type]
+            )
         except ValueError as error:
             raise MisconfiguredError(f"{target!r} is not the address of a server: {error}. It is HOST:PORT.") from error
         except RuntimeError as error:
@@ -258,8 +265,11 @@ class Client:
             return journal
         return journal.model_copy(update={"sub_runs": tuple([await self._read_below(one) for one in journal.sub_runs])})
 
-    async def has_worker(self) -> bool:
-        """Whether a worker has asked for runs on the task queue within the last minute."""
+    async def has_worker(self, *, host: str = "") -> bool:
+        """Whether a worker has asked for runs on the task queue within the last minute.
+
+        host: only workers on the machine of this name count.
+        """
         with server_errors(""):
             response = await self.temporal.workflow_service.describe_task_queue(
                 DescribeTaskQueueRequest(
@@ -269,7 +279,11 @@ class Client:
                 )
             )
         recently = datetime.now(UTC) - timedelta(minutes=1)
-        return any(poller.last_access_time.ToDatetime(tzinfo=UTC) > recently for poller in response.pollers)
+        return any(
+            poller.last_access_time.ToDatetime(tzinfo=UTC) > recently
+            and poller.identity.endswith(f"@{host}" if host else "")
+            for poller in response.pollers
+        )
 
     async def missing_attributes(self) -> list[str]:
         """Interlock's search attributes that the server does not have. Runs work without them."""

@@ -21,6 +21,7 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: how long a stopping worker lets calls finish.
     stuck_seconds: how long a run whose step has failed for good waits to be retried before it ends by itself; 0 ends
     it at once. Fixed at the run's start.
+    metrics_address: HOST:PORT at which `interlock worker run` shows its metrics to Prometheus; nowhere when empty.
     """
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore", allow_inf_nan=False)
@@ -32,6 +33,7 @@ class Settings(BaseSettings):
     max_concurrent_activities: int = Field(default=100, ge=1)
     graceful_shutdown_seconds: float = Field(default=30, ge=0)
     stuck_seconds: float = Field(default=DEFAULT_STUCK_SECONDS, ge=0)
+    metrics_address: str = Field(default="", pattern=r"^(\S+:\d+)?$")
 
     @classmethod
     def read(cls, **given: object) -> "Settings":

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from interlock import tracing
 from interlock.cli import approvals, demo, dev, doctor, journal, runs, server, tools, worker
 from interlock.cli._errors import WrongUsageError, explain, not_text
 
@@ -65,6 +66,7 @@ def script() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     status = main()
+    tracing.flush()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

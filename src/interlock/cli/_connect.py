@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from interlock.cli._console import say
+from interlock.cli._metrics import metrics_to
 from interlock.contracts import names
-from interlock.contracts.errors import RefusedError, UnavailableError
+from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from interlock.client import Client
     from interlock.run import Run, RunReport
+    from interlock.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,20 @@ class Found:
         )
 
 
-async def connect(task_queue: str | None = None) -> Client:
-    """A client by Temporal's own environment variables and profiles. See `Client.connect`."""
+async def connect(task_queue: str | None = None, *, measured: Settings | None = None) -> Client:
+    """A client by Temporal's own environment variables and profiles. See `Client.connect`.
+
+    measured: of a worker, whose metrics go where these settings say.
+    """
+    from interlock import tracing
     from interlock.client import Client
     from interlock.settings import Settings
 
-    quiet_core()
+    quiet_core(measured)
+    try:
+        tracing.set_up()
+    except MisconfiguredError as error:  # Who wants to start or decide a run can do so without spans.
+        say(str(error), style="yellow")
     settings = Settings.read()
     return await Client.connect(task_queue=task_queue or settings.task_queue, stuck_seconds=settings.stuck_seconds)
 
@@ -79,8 +91,11 @@ async def find(workflow_id: str) -> Found:
     return Found(on_its_queue, on_its_queue.attach(workflow_id), still_open)
 
 
-def quiet_core() -> None:
-    """Hand what Temporal's core logs to Python, where it goes where logs go. By itself it writes to stdout."""
+def quiet_core(measured: Settings | None = None) -> None:
+    """Hand what Temporal's core logs to Python, where it goes where logs go. By itself it writes to stdout.
+
+    measured: see `connect`. Raises MisconfiguredError when the metrics cannot go there.
+    """
     from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
     logger = logging.getLogger("temporalio.core")
@@ -88,5 +103,10 @@ def quiet_core() -> None:
         logger.setLevel(logging.ERROR)
     forwarding = LogForwardingConfig(logger=logger, append_target_to_name=False, prepend_target_on_message=False)
     config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    where, metrics = (metrics_to(measured, os.environ) if measured else None) or ("", None)
+    try:
+        runtime = Runtime(telemetry=TelemetryConfig(logging=config, metrics=metrics))
+    except ValueError as error:
+        raise MisconfiguredError(f"The worker's metrics cannot go to {where}: {error}. It is IP:PORT.") from error
     with suppress(RuntimeError):  # A program that calls `main` has a runtime of its own already.
-        Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=config)))
+        Runtime.set_default(runtime)

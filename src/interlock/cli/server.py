@@ -1,4 +1,4 @@
-"""Run a Temporal server on this machine, with its web UI."""
+"""Run a Temporal server on this machine, or prepare one that is there."""
 
 import asyncio
 from pathlib import Path
@@ -9,6 +9,7 @@ import typer
 from interlock.cli._connect import quiet_core
 from interlock.cli._console import emit, emit_json, plain, say
 from interlock.cli._options import AsJson
+from interlock.cli._prepare import prepare
 from interlock.cli._signals import until_signal
 from interlock.contracts.errors import UnavailableError
 
@@ -73,4 +74,4 @@ async def ended(server: "EmbeddedServer") -> None:
     )
 
 
-COMMANDS = {"start": start}
+COMMANDS = {"start": start, "prepare": prepare}

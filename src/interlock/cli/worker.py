@@ -1,7 +1,8 @@
-"""Run the worker of an app."""
+"""Run the worker of an app, or check that it works."""
 
 import asyncio
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from interlock.cli._logs import log_to_stderr
 from interlock.cli._options import Target, TaskQueue
 from interlock.cli._signals import exit_status, on_signals
 from interlock.contracts import names
+from interlock.contracts.errors import UnavailableError
 
 if TYPE_CHECKING:
     from interlock.app import Interlock
@@ -33,10 +35,29 @@ def run(context: typer.Context, target: Target, task_queue: TaskQueue = None) ->
     return asyncio.run(_work(load_app(target), task_queue))
 
 
+def check(task_queue: TaskQueue = None) -> int:
+    """Say by the exit status whether a worker on this machine takes runs: 0 when one does, 1 when none.
+
+    It is what a container's health check runs. A worker elsewhere does not count.
+
+    \b
+    Examples:
+      interlock worker check
+    """
+    return asyncio.run(_check(task_queue))
+
+
+async def _check(task_queue: str | None) -> int:
+    client, host = await connect(task_queue), socket.gethostname()
+    if not await client.has_worker(host=host):
+        raise UnavailableError(f"No worker on {host} takes runs from task queue {client.task_queue!r}.")
+    return 0
+
+
 async def _work(app: "Interlock", task_queue: str | None) -> int:
     from interlock.worker import run_worker
 
-    client = await connect(task_queue or app.settings.task_queue)
+    client = await connect(task_queue or app.settings.task_queue, measured=app.settings)
     stop, received = asyncio.Event(), list[int]()
 
     def on_signal(number: int) -> None:
@@ -79,4 +100,4 @@ def add_attribute(name: str) -> str:
     return f"temporal operator search-attribute create --name {name} --type {names.SEARCH_ATTRIBUTES[name]}"
 
 
-COMMANDS = {"run": run}
+COMMANDS = {"run": run, "check": check}

@@ -49,6 +49,11 @@ MEMO_INPUT_DIGESTS: Final = "interlock_input_digests"
 MEMO_AGENT: Final = "interlock_agent"
 MEMO_PARENT: Final = "interlock_parent"
 
+# Metrics of Interlock's own. Dashboards hold these.
+METRIC_APPROVALS_REQUESTED: Final = "interlock_approvals_requested"
+METRIC_APPROVALS_SETTLED: Final = "interlock_approvals_settled"
+METRIC_APPROVAL_WAIT: Final = "interlock_approval_wait"
+
 # Types of the failures that end a run.
 UNKNOWN_AGENT: Final = "UnknownAgentError"
 INVALID_INPUT: Final = "InvalidInputError"
