@@ -35,11 +35,13 @@ format: env
 bench: env
 	$(PY) -m bench $(ARGS)
 
-# Pins every dependency with its hashes; no index address is written into the file.
+# Pins every dependency with its hashes; no index address is written into the files. The second one is for the worker's
+# image: of the same versions, only what a worker needs.
+COMPILE := $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-annotate --no-emit-index-url --no-emit-find-links --no-config
 lock:
-	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --no-config --all-extras --group dev --upgrade \
-	    -o requirements.lock pyproject.toml
+	$(COMPILE) --all-extras --group dev --upgrade -o requirements.lock pyproject.toml
+	$(COMPILE) --extra pydantic-ai --extra otel --constraint requirements.lock -o requirements.image.lock pyproject.toml
 
 clean:
 	rm -rf .venv build dist

