@@ -224,7 +224,7 @@ async def test_an_error_is_its_type_and_nothing_more(server: EmbeddedServer, spa
     script = Script([call("charge", "c")], "done")
     once = {"temporal": {"retry_policy": RetryPolicy(maximum_attempts=1)}}
     app = Interlock([agent(script, tools=[Tool(charge, metadata=once)])])
-    client = await Client.connect(server.address, task_queue=f"errors-{uuid.uuid4().hex[:8]}")
+    client = await Client.connect(server.address, task_queue=f"errors-{uuid.uuid4().hex[:8]}", stuck_seconds=0)
     async with working(app, client, cached=0):
         with pytest.raises(RunFailedError, match=SECRET):
             await (await client.start("support", "go")).result()
