@@ -41,7 +41,7 @@ def set_up() -> None:
     try:
         from opentelemetry.trace import set_tracer_provider
 
-        from interlock._spans import otlp_provider
+        from interlock.spans import otlp_provider
 
         set_tracer_provider(otlp_provider(_SERVICE))
     except ModuleNotFoundError as error:
@@ -57,7 +57,7 @@ def interceptors() -> list[Any]:
     provider = _provider()
     if provider is None:
         return []
-    from interlock._spans import interceptor
+    from interlock.spans import interceptor
 
     return [interceptor(provider)]
 

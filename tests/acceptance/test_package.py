@@ -15,7 +15,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("workflows", "activities", "adapters", "bridge")
-NEED_AN_EXTRA = ("interlock.adapters.pydantic_ai", "interlock.worker", "interlock.testing", "interlock.demo")
+NEED_AN_EXTRA = (
+    "interlock.adapters.pydantic_ai",
+    "interlock.worker",
+    "interlock.testing",
+    "interlock.demo",
+    "interlock.spans",
+)
 
 
 def run(*command: str | Path, **options: str) -> str:

@@ -86,7 +86,14 @@ def test_the_command_line_loads_neither_temporal_nor_a_framework_until_a_command
     loaded = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False).stderr
 
     assert "'interlock.cli'" in loaded
-    for heavy in ("temporalio", "pydantic_ai", "pydantic_settings", "interlock.client", "rich.console"):
+    for heavy in (
+        "temporalio",
+        "opentelemetry",
+        "pydantic_ai",
+        "pydantic_settings",
+        "interlock.client",
+        "rich.console",
+    ):
         assert f"'{heavy}'" not in loaded
 
 

@@ -22,9 +22,9 @@ from temporalio.contrib.opentelemetry import create_tracer_provider
 from temporalio.worker import Replayer
 
 from interlock import Client, Interlock, RunFailedError, tracing
-from interlock._spans import DiscreetExporter
 from interlock.contracts import names
 from interlock.server import EmbeddedServer
+from interlock.spans import DiscreetExporter
 from interlock.testing import eventually
 from interlock.worker import make_replayer, run_worker
 from tests.replay.agents import make_app
