@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PLACES = ("build", "opt", "data", "app")
-# Compiling what is installed takes ten seconds, and nothing here depends on it.
-QUICK = {"UV_COMPILE_BYTECODE": "0"}
 
 
 @dataclass
@@ -96,12 +94,12 @@ def _base(stage: Stage) -> None:
 
 
 def _run(stage: Stage, command: str) -> None:
-    # The machine's own variables say how its package registry is reached.
+    # The machine's own variables say how its package registry is reached. What is compiled beforehand only saves time.
     machine = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         ["sh", "-euc", stage.mapped(command)],
         cwd=stage.place(""),
-        env={**machine, **stage.variables(), **QUICK},
+        env={**machine, **stage.variables(), "UV_COMPILE_BYTECODE": "0"},
         capture_output=True,
         text=True,
         check=False,
