@@ -68,7 +68,7 @@ def spans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """What this process exports, with a tracer provider as the parameter makes it; a process can set one only once."""
     exporter = InMemorySpanExporter()
     provider = getattr(request, "param", create_tracer_provider)()
-    provider.add_span_processor(SimpleSpanProcessor(DiscreetExporter(exporter)))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
@@ -142,6 +142,7 @@ async def run_with_two_workers(server: EmbeddedServer, app: Interlock, *, cached
     async with working(app, client, cached=cached):
         await run.decide("1", "approve", reason=SECRET)
         assert (await run.result()).output == f"done with {SECRET}"
+        assert (await run.state()).status == "completed"  # A question, and a replay of the whole run for it.
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,9 @@ async def test_an_error_is_its_type_and_nothing_more(server: EmbeddedServer, spa
         with pytest.raises(RunFailedError, match=SECRET):
             await (await client.start("support", "go")).result()
 
-    (trace,) = traces_of(spans)
+    discreet = InMemorySpanExporter()
+    DiscreetExporter(discreet).export(spans.get_finished_spans())
+    (trace,) = traces_of(discreet)
     failed = [span for span in trace if "call_tool" in span.name and span.name.startswith("Run")]
     assert [(span.status.is_ok, (span.attributes or {})["error.type"]) for span in failed] == [(False, "LookupError")]
     assert SECRET not in "".join(span.to_json() for span in trace)

@@ -1,5 +1,6 @@
-"""A worker of another app on the queue of a run."""
+"""A worker of another app, or on another machine, on the queue of a run."""
 
+import socket
 from datetime import UTC, datetime
 
 from pydantic_ai import Tool
@@ -35,3 +36,10 @@ async def test_a_run_under_way_outlives_a_worker_without_its_agent(server: Embed
         await app.client.temporal.get_workflow_handle(run.id).signal("decide_approval", decision)
 
         assert (await app.client.attach(run.id).result()).output == "done"
+
+
+async def test_a_worker_elsewhere_does_not_count_as_one_of_this_machine(server: EmbeddedServer) -> None:
+    async with running(Interlock([agent(Script("x"))]), server) as app:
+        assert await eventually(app.client.has_worker)
+        assert await app.client.has_worker(host=socket.gethostname())
+        assert not await app.client.has_worker(host="elsewhere")
