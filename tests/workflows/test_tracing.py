@@ -260,3 +260,21 @@ async def test_a_history_stored_without_spans_replays_with_them_and_makes_none(
     await Replayer(**config).replay_workflow(WorkflowHistory.from_json(ending, path_of(ending).read_text()))
 
     assert spans.get_finished_spans() == ()
+
+
+async def test_a_run_that_goes_on_in_another_execution_stays_one_trace(spans: InMemorySpanExporter) -> None:
+    short = await EmbeddedServer.start(
+        port=0, ui=False, dynamic_config={"limit.historyCount.suggestContinueAsNew": "40"}
+    )
+    client = await Client.connect(short.address, task_queue="continued")
+    script = Script(*([call("look", f"l{number}")] for number in range(6)), "done")
+    async with working(Interlock([agent(script, tools=[Tool(lambda: "x", name="look")])]), client, cached=0):
+        await (await client.start("support", "go")).result()
+    await short.stop()
+
+    (trace,) = traces_of(spans)
+    runs = [span for span in trace if span.name == "RunWorkflow:AgentWorkflow"]
+    assert is_connected(trace)
+    assert len(runs) > 1
+    assert all(span.status.is_ok for span in runs)
+    assert counted(trace)["RunActivity:agent__support__model_request"] == 7
