@@ -31,7 +31,6 @@ from interlock.journal._steps import ENDS, Steps, error_text, step_in
 from interlock.journal._totals import totals
 from interlock.journal.model import Journal, Request, Retry, Step, Stuck, SubRunLink, Via
 
-_RETRY_MESSAGES = ("retry_run", "submit_retry")
 _STUCK = "stuck: "  # How the summary of the timer begins that limits how long a run stays stuck.
 _CLOSED = {
     "workflow_execution_completed_event_attributes": "completed",
@@ -261,7 +260,7 @@ class HistoryReader:
         elif name in (names.COMPLETE_TOOL_CALL, names.SUBMIT_TOOL_RESULT):
             said = await self._decoder.first(args)
             self._requests.complete(said, at=at, via=via, task=task, event_id=event.event_id)
-        elif name in _RETRY_MESSAGES:
+        elif name in (names.RETRY_RUN, names.SUBMIT_RETRY):
             self._retries_by_event[event.event_id] = len(self._retries)
             self._retries.append(_retry(await self._decoder.first(args), at, via))
         elif name == names.REPORT_SUB_RUN:
