@@ -134,8 +134,8 @@ class Requests:
     def take_over(self, step: Step, ruling: Any, at: datetime) -> None:
         """A forked run settles a request as the run that it was forked from did."""
         asked = self._asked[step.request_id]
-        message = ruling.get("decision") or ruling.get("completion") or {}
-        failed = message.get("error") is not None
+        message = ruling.get("decision") or ruling.get("completion")
+        failed = isinstance(message, dict) and message.get("error") is not None
         verdict = text_in(message, "verdict") or ("fail" if failed else "complete")
         answer = _answer(message, step.request_id, verdict, at, "fork", 0)
         asked.answers.append(_Candidate(answer, 0, certain=True))
