@@ -32,6 +32,7 @@ from interlock.journal._totals import totals
 from interlock.journal.model import Journal, Request, Retry, Step, Stuck, SubRunLink, Via
 
 _STUCK = "stuck: "  # How the summary of the timer begins that limits how long a run stays stuck.
+_REUSED = " (reused)"  # How the summary of a step ends whose result was taken over.
 _CLOSED = {
     "workflow_execution_completed_event_attributes": "completed",
     "workflow_execution_failed_event_attributes": "failed",
@@ -204,12 +205,13 @@ class HistoryReader:
     async def _on_activity_task_scheduled(self, event: HistoryEvent, attributes: Any) -> Step | None:
         step, given = await self._steps.scheduled(event)
         if step.kind == "description":
-            label = step.summary.removeprefix("ask about ")
+            label = step.summary.removeprefix("ask about ").removesuffix(_REUSED)
             return self._asked(
                 self._steps.change(step, request_id=self._requests.ask(step, given, label)), attributes, given
             )
         if step.kind == "judge":
-            return self._steps.change(step, request_id=self._requests.judge(step, step.summary.removeprefix("judge ")))
+            label = step.summary.removeprefix("judge ").removesuffix(_REUSED)
+            return self._steps.change(step, request_id=self._requests.judge(step, label))
         if step.request_id:
             self._requests.executed(step, given.get("tool_args"), self._task)
         return step
