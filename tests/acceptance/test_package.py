@@ -81,7 +81,7 @@ def test_each_room_is_a_real_folder_in_the_wheel(dist: Path, room: str) -> None:
 def test_the_wheel_holds_what_a_package_needs_and_no_more(dist: Path) -> None:
     held = contents(wheel_in(dist))
 
-    assert "interlock/py.typed" in held
+    assert {"interlock/py.typed", "interlock/journal/page.css"} <= set(held)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in held)
     assert b"interlock = interlock.cli:script" in next(
         text for name, text in held.items() if name.endswith("/entry_points.txt")

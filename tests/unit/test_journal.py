@@ -384,6 +384,33 @@ async def test_a_step_that_was_in_flight_when_the_run_was_ended_is_abandoned() -
     assert (journal.status, journal.error) == ("terminated", "password=[masked] was seen")
 
 
+async def test_a_run_of_a_tool_that_was_started_over_is_linked_twice() -> None:
+    """Its call ran again by hand, after the first one had ended without an output."""
+
+    def key(document: dict[str, Any]) -> None:
+        payload = payloads(event(document, 13)["activityTaskScheduledEventAttributes"]["input"])[0]
+        value = value_of(payload)
+        context = {**value["serialized_run_context"], "interlock_key": "0123456789abcdef" * 2}
+        set_value(payload, {**value, "serialized_run_context": context})
+
+    report = {"workflow_id": "completed-sub-run/payer-0123456789abcdef-1", "agent": "payer"}
+    reports = [
+        {**report, "usage": None},
+        {**report, "usage": {"requests": 1, "input_tokens": 5}},
+        {**report, "usage": None},
+    ]
+    signals = [signal("report_sub_run", one) for one in reports]
+    for number, one in enumerate(signals):
+        attributes = one["workflowExecutionSignaledEventAttributes"]
+        attributes["externalWorkflowExecution"] = {"workflowId": report["workflow_id"], "runId": f"run-{number // 2}"}
+    journal = await journal_of("completed-sub-run", key, after(18, *signals))
+
+    told = [(one.run_id, one.position, one.status) for one in journal.sub_runs if one.run_id.startswith("run-")]
+    assert told == [("run-0", 2, "ended"), ("run-1", 2, "running")]
+    assert len(journal.steps[1].sub_runs) == 2
+    page(journal)
+
+
 async def test_a_report_of_a_stranger_is_no_run_of_this_one() -> None:
     stranger = signal("report_sub_run", {"workflow_id": "somebody/else-1-1", "agent": "evil"})
 
@@ -518,6 +545,20 @@ async def test_nothing_that_is_stored_can_make_the_reader_fail(name: str, data: 
     assert len(journal.steps) == len(scheduled(history(name)))
     assert Journal.model_validate_json(journal.model_dump_json()) == journal
     page(journal)
+
+
+@pytest.mark.parametrize("fork", [7, {"rulings": 7}, {"rulings": [7, {}, {"place": "", "decision": "yes"}]}], ids=str)
+async def test_a_fork_that_is_nonsense_is_read_all_the_same(fork: Any) -> None:
+    def forked(document: dict[str, Any]) -> None:
+        (given,) = payloads(event(document, 1)["workflowExecutionStartedEventAttributes"]["input"])
+        set_value(given, {**value_of(given), "fork": fork})
+        for one in scheduled(document):
+            header = {"interlock-step": {"metadata": {"encoding": ""}, "data": ""}}
+            one["activityTaskScheduledEventAttributes"]["header"] = {"fields": header}
+
+    assert [one.outcome for one in (await journal_of("completed-decisions", forked)).requests] == [
+        *("approved", "rejected", "approved")
+    ]
 
 
 # Secrets, and sizes.

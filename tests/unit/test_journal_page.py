@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from interlock.cli import _journal
-from interlock.journal import Journal
+from interlock.journal import Answer, Journal, Request
 from interlock.journal._markup import Markup, el, join
 from interlock.journal._scale import short_scale, true_scale
-from interlock.journal._words import amount, short, span
+from interlock.journal._words import amount, settled, short, span
 from interlock.journal.html import page
 from tests.unit.stored import STORED, asked_in_full, history, journal_of, payloads, rewritten, set_value, value_of
 
@@ -136,6 +136,22 @@ def test_markup_escapes_whatever_is_no_markup() -> None:
 
     assert made == '<p title="&quot;&gt;&lt;script&gt;" hidden>&lt;b&gt;<i>&amp;</i></p>'
     assert join("<", Markup("<br>")) == "&lt;<br>"
+
+
+def test_a_decision_that_a_fork_took_over_was_no_wait() -> None:
+    answer = Answer(request_id="1", verdict="approve", by="ann", at=BEGAN, via="fork")
+    request = Request(
+        request_id="1",
+        agent_path=(),
+        tool="pay",
+        label="pay",
+        asked_at=BEGAN,
+        asked_by=1,
+        outcome="approved",
+        answer=answer,
+    )
+
+    assert settled(request) == "approved by ann before the fork"
 
 
 # The scale.

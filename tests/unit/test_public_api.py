@@ -53,6 +53,14 @@ ROOMS = {
     "interlock.contracts": (*FRAMEWORKS, "temporalio", "interlock.client", "interlock.workflows"),
     "interlock.settings": (*FRAMEWORKS, "temporalio", "interlock.client"),
     "interlock.server": (*FRAMEWORKS, "temporalio", "interlock.workflows"),
+    "interlock.journal": (
+        *FRAMEWORKS,
+        "interlock.workflows",
+        "interlock.activities",
+        "interlock.adapters",
+        "rich",
+        "typer",
+    ),
     "interlock.sync": (  # Loads the client too.
         *FRAMEWORKS,
         "interlock.workflows",

@@ -10,7 +10,7 @@ from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from interlock import Client, Interlock, Journal, RefusedError, SyncClient
+from interlock import Client, Interlock, Journal, RefusedError, Retries, Settings, SyncClient
 from interlock.contracts import names
 from interlock.contracts.payloads import Decision
 from interlock.server import EmbeddedServer
@@ -55,6 +55,76 @@ async def test_a_journal_tells_the_same_while_the_run_waits_after_it_ended_and_w
     assert [step.event_id for step in journal.steps][: len(waiting.steps)] == [step.event_id for step in waiting.steps]
     by_id = await app.client.journal(run.id)
     assert by_id.model_dump(exclude={"read_at"}) == journal.model_dump(exclude={"read_at"})
+
+
+async def test_what_was_proposed_and_what_ran_are_told_without_secrets(run_app: Running) -> None:
+    def pay(order: str, api_key: str) -> str:
+        return f"paid {order}"
+
+    script = Script([call("pay", "p", order="A-1", api_key="sk-1234567890abcdef1234")], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve", arguments={"order": "A-2", "api_key": "[masked]"}, by="ann")
+        await run.result()
+        journal = await run.journal()
+
+        (request,) = journal.requests
+        assert (request.kind, request.call_id, request.edited) == ("approval", "p", True)
+        assert request.proposed == {"order": "A-1", "api_key": "[masked]"}
+        assert request.executed == {"order": "A-2", "api_key": "[masked]"}
+        assert "sk-1234567890abcdef1234" not in journal.model_dump_json()
+
+
+async def test_an_approved_call_that_may_have_happened_is_told_with_what_the_person_found(run_app: Running) -> None:
+    def pay(amount: int) -> str:
+        raise ConnectionError("reset by peer, token=hunter2")
+
+    script = Script([call("pay", "p", amount=5)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve", by="ann")
+        await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+        assert (await run.journal()).status == "awaiting_approval"
+        await run.decide("2", "happened", result={"receipt": 77, "token": "hunter2"}, by="bob")
+        await run.result()
+        approval, outcome = (await run.journal()).requests
+
+        assert (approval.outcome, approval.steps, outcome.steps) == ("approved", (3,), ())
+        assert outcome.answer is not None
+        assert (outcome.kind, outcome.outcome, outcome.answer.by) == ("outcome", "happened", "bob")
+        assert outcome.answer.result == {"receipt": 77, "token": "[masked]"}
+        step = (await run.journal()).steps[2]
+        assert step.error == "ConnectionError: reset by peer, token=[masked]"
+
+
+async def test_a_stuck_step_is_told_with_who_had_it_run_again(run_app: Running) -> None:
+    down = [True]
+
+    def send(number: int) -> str:
+        if down.pop():
+            raise ConnectionError("closed")
+        return "sent"
+
+    once = Retries(tool=RetryPolicy(maximum_attempts=1))
+    script = Script([call("send", "s", number=2)], "done")
+    async with run_app(
+        Interlock([agent(script, tools=[send])], settings=Settings(stuck_seconds=60), retries=once)
+    ) as app:
+        run = await app.client.start("support", "go")
+        await app.state(run, lambda state: len(state.stuck) == 1)
+        stuck = await run.journal()
+        assert (stuck.status, [one.outcome for one in stuck.stuck]) == ("stuck", ["open"])
+        down.append(False)
+        await run.retry(by="ann", reason="it is open again")
+        await run.result()
+        journal = await run.journal()
+
+        assert [(one.label, one.outcome) for one in journal.stuck] == [("send: number 2", "retried")]
+        assert [(one.by, one.reason, one.via) for one in journal.retries] == [("ann", "it is open again", "update")]
+        assert [step.status for step in journal.steps] == ["completed", "failed", "completed", "completed"]
+        assert journal.totals.waited_seconds > 0
 
 
 async def test_of_two_signals_the_first_counts_and_the_run_agrees(run_app: Running) -> None:

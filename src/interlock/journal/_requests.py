@@ -43,7 +43,11 @@ class _Candidate:
 
 @dataclass
 class _Asked:
-    """A request. ready: the workflow task that opened it to people; what came with that task was too early."""
+    """A request. ready: the workflow task that opened it to people; what came with that task was too early.
+
+    run_in: the workflow tasks that scheduled its call. looked_at: how many answers and calls there were when the one
+    that counted was last found.
+    """
 
     request: Request
     proposed_digest: str
@@ -52,6 +56,7 @@ class _Asked:
     answers: list[_Candidate] = field(default_factory=list)
     run_in: list[int] = field(default_factory=list)
     executed_digest: str = ""
+    looked_at: tuple[int, int] = (0, 0)
 
 
 class Requests:
@@ -60,6 +65,7 @@ class Requests:
     def __init__(self) -> None:
         self.stray: list[Answer] = []
         self._asked: dict[str, _Asked] = {}
+        self._unsettled: list[_Asked] = []
         self._updates: dict[int, _Candidate] = {}
 
     def ask(self, step: Step, question: Any, label: str) -> str:
@@ -78,6 +84,7 @@ class Requests:
             asked_by=step.position,
         )
         self._asked[request_id] = _Asked(request, _digest(arguments))
+        self._unsettled.append(self._asked[request_id])
         return request_id
 
     def described(self, step: Step, task: int) -> None:
@@ -134,8 +141,8 @@ class Requests:
     def take_over(self, step: Step, ruling: Any, at: datetime) -> None:
         """A forked run settles a request as the run that it was forked from did."""
         asked = self._asked[step.request_id]
-        message = ruling.get("decision") or ruling.get("completion") or {}
-        failed = message.get("error") is not None
+        message = ruling.get("decision") or ruling.get("completion")
+        failed = isinstance(message, dict) and message.get("error") is not None
         verdict = text_in(message, "verdict") or ("fail" if failed else "complete")
         answer = _answer(message, step.request_id, verdict, at, "fork", 0)
         asked.answers.append(_Candidate(answer, 0, certain=True))
@@ -170,11 +177,13 @@ class Requests:
 
     def open(self) -> list[Request]:
         """Those that wait."""
-        return [request for request in self._found() if request.outcome == "open"]
+        self._unsettled = [asked for asked in self._unsettled if self._found(asked).outcome == "open"]
+        return [asked.request for asked in self._unsettled]
 
     def all(self, now: datetime) -> Iterator[Request]:
         """The requests as they stand, in the order in which they were asked."""
-        for request in self._found():
+        for asked in self._asked.values():
+            request = self._found(asked)
             until = request.settled_at or now
             yield request.model_copy(update={"waited_seconds": (until - request.asked_at).total_seconds()})
 
@@ -200,12 +209,14 @@ class Requests:
             fitting = [request for request in waiting if not request.call_id]
         return fitting[0].request_id if len(fitting) == 1 else call_id
 
-    def _found(self) -> Iterator[Request]:
-        for asked in self._asked.values():
-            counted = _counted(asked)
-            if asked.request.outcome != "withdrawn" and counted is not None:
-                self._settle(asked, **_settlement(asked, counted))
-            yield asked.request
+    def _found(self, asked: _Asked) -> Request:
+        """A request, with the answer that counted."""
+        known = (len(asked.answers), len(asked.run_in))
+        counted = _counted(asked) if known != asked.looked_at else None
+        if asked.request.outcome != "withdrawn" and counted is not None:
+            self._settle(asked, **_settlement(asked, counted))
+        asked.looked_at = known
+        return asked.request
 
     def _settle(self, asked: _Asked, **found: Any) -> None:
         asked.request = asked.request.model_copy(update=found)

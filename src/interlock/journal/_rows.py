@@ -109,7 +109,8 @@ class _Lines:
         if step.started_at is None:
             return (Bar(step.scheduled_at, until, "queue" if step.ended_at is None else tone),)
         waited = Bar(step.scheduled_at, step.started_at, "queue")
-        at_work = Bar(step.started_at, until, f"{tone} open" if step.ended_at is None else tone, works)
+        more = " open" if step.ended_at is None else " reused" if step.reused else ""
+        at_work = Bar(step.started_at, until, f"{tone}{more}", works)
         return (waited, at_work) if step.started_at > step.scheduled_at else (at_work,)
 
     def _facts(self, step: Step) -> Iterator[tuple[str, str]]:
@@ -202,7 +203,7 @@ class _Lines:
     def _sub_run(self, link: SubRunLink) -> Row:
         until = link.ended_at or self.until
         return Row(
-            key=f"run-{link.workflow_id}",
+            key=f"run-{link.workflow_id}-{link.run_id}",
             title=f"↳ {link.agent or link.workflow_type}: {link.workflow_id}",
             note=link.error or link.unread or link.status.replace("_", " "),
             tone="run",

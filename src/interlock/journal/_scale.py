@@ -10,7 +10,7 @@ Span = tuple[datetime, datetime]
 
 _ROOMY = 3  # How much more time than the work the pauses may take before they are cut.
 _WORTHWHILE = 2.5  # A pause is cut only if it gets at least so many times shorter.
-_SEEN = 0.1  # How much of the rest a single cut takes at least, so that it is seen.
+_SEEN = 0.2  # How much of the rest a single cut takes at least, so that it is seen.
 _LINES = 9
 _LABEL = 7.5  # How much room a label needs, in percent.
 _ROUND_SECONDS = (

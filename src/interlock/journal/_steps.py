@@ -49,6 +49,7 @@ _TOLD_FAILURES = {
     "validation_error": "ValidationError",
     "run_cancelled": "RunCancelled",
 }
+_KEY_START = 16  # How much of its call's key is in the id of a run that a tool started.
 _TIMEOUT = {"timed_out": "TimeoutError"}
 _TOOL_OUTCOMES = {
     "tool_return": RETURNED,
@@ -173,7 +174,7 @@ class Steps:
 
     def by_key(self, start: str) -> Step | None:
         """The last step of the call whose idempotency key begins so."""
-        return next((step for step in reversed(self.list) if step.key.startswith(start)), None)
+        return next((step for step in reversed(self.list) if step.key and step.key[:_KEY_START] == start), None)
 
     async def _error(self, failure: Failure) -> str:
         return error_text(*await self._decoder.failure(failure))
@@ -193,10 +194,12 @@ class Steps:
 
 def step_in(header: Header) -> tuple[str, str]:
     """The place of a step among the run's tool calls, and the activity that it is; empty in an older history."""
-    payload = header.fields.get(names.HEADER_STEP)
-    # Headers are written by the payload converter alone: no codec is applied to them.
-    name = "" if payload is None else str(DataConverter.default.payload_converter.from_payload(payload, str))
-    place, _, activity = name.partition("/")
+    try:
+        # Headers are written by the payload converter alone: no codec is applied to them.
+        name = DataConverter.default.payload_converter.from_payload(header.fields[names.HEADER_STEP], str)
+    except Exception:  # None is there, or bytes that are no text.
+        return "", ""
+    place, _, activity = str(name).partition("/")
     return place, activity.rpartition(":")[0]
 
 

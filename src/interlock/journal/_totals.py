@@ -23,7 +23,7 @@ def totals(
     usage = Usage(tool_calls=returned + reported)
     for used in (*(step.usage for step in steps), *(one.usage for one in sub_runs)):
         usage += used or Usage()
-    by_people = [one for one in requests if one.answer is None or one.answer.via != "judge"]
+    by_people = [one for one in requests if one.answer is None or one.answer.via not in ("judge", "fork")]
     waits = [(one.asked_at, one.settled_at or until) for one in by_people]
     waits += [(one.since, one.until or until) for one in stuck]
     return Totals(

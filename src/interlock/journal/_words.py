@@ -94,6 +94,8 @@ def settled_shortly(request: Request) -> str:
     """What became of a request: `approved by ann after 3 min`."""
     word = _OUTCOMES.get(request.outcome, request.outcome.replace("_", " "))
     by = f" by {request.answer.by}" if request.answer and request.answer.by else ""
+    if request.answer and request.answer.via == "fork":
+        return f"{word}{by} before the fork"
     return f"{word}{by} {'for' if request.outcome == 'open' else 'after'} {span(request.waited_seconds)}"
 
 

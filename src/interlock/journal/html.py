@@ -60,6 +60,7 @@ def _header(journal: Journal) -> Markup:
         f"cancellation asked for {_offset(journal.cancel_requested_at, journal)}"
         if journal.cancel_requested_at
         else "",
+        f"forked from {journal.forked_from}" if journal.forked_from else "",
         f"goes on as execution {journal.continued_as}" if journal.continued_as else "",
     ]
     return el(

@@ -31,8 +31,8 @@ from interlock.journal._steps import ENDS, Steps, error_text, step_in
 from interlock.journal._totals import totals
 from interlock.journal.model import Journal, Request, Retry, Step, Stuck, SubRunLink, Via
 
-_RETRY_MESSAGES = ("retry_run", "submit_retry")
 _STUCK = "stuck: "  # How the summary of the timer begins that limits how long a run stays stuck.
+_REUSED = " (reused)"  # How the summary of a step ends whose result was taken over.
 _CLOSED = {
     "workflow_execution_completed_event_attributes": "completed",
     "workflow_execution_failed_event_attributes": "failed",
@@ -84,7 +84,7 @@ class HistoryReader:
         self._sub_runs: dict[str, SubRunLink] = {}
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
         self._head["started_at"] = datetime.now(UTC)
-        self._rulings: list[Any] = []  # What the run took over of the decisions about another one.
+        self._rulings: list[dict[str, Any]] = []  # What the run took over of the decisions about another one.
         self._said = ""  # What the run last said of its status.
         self._task = 0  # How many workflow tasks are done; what arrives now comes with the next one.
         self._events = 0
@@ -146,7 +146,7 @@ class HistoryReader:
         agent = text_in(given, "agent") if attributes.workflow_type.name == names.AGENT_WORKFLOW else ""
         parent = given.get("parent") if isinstance(given, dict) else None
         fork = given.get("fork") if isinstance(given, dict) else None
-        self._rulings = list(fork.get("rulings", ())) if isinstance(fork, dict) else []
+        self._rulings = _objects_in(fork, "rulings")
         self._steps.root = (*texts_in(parent, "agent_path"), agent) if agent else ()
         self._head |= {
             "workflow_id": attributes.workflow_id,
@@ -205,18 +205,20 @@ class HistoryReader:
     async def _on_activity_task_scheduled(self, event: HistoryEvent, attributes: Any) -> Step | None:
         step, given = await self._steps.scheduled(event)
         if step.kind == "description":
-            label = step.summary.removeprefix("ask about ")
+            label = step.summary.removeprefix("ask about ").removesuffix(_REUSED)
             return self._asked(
                 self._steps.change(step, request_id=self._requests.ask(step, given, label)), attributes, given
             )
         if step.kind == "judge":
-            return self._steps.change(step, request_id=self._requests.judge(step, step.summary.removeprefix("judge ")))
+            label = step.summary.removeprefix("judge ").removesuffix(_REUSED)
+            return self._steps.change(step, request_id=self._requests.judge(step, label))
         if step.request_id:
             self._requests.executed(step, given.get("tool_args"), self._task)
         return step
 
     def _asked(self, step: Step | None, attributes: Any, question: Any) -> Step | None:
-        here = (step_in(attributes.header)[0], digest(question.get("arguments")) if isinstance(question, dict) else "")
+        arguments = question.get("arguments") if isinstance(question, dict) else None
+        here = (step_in(attributes.header)[0], digest(arguments))
         for ruling in self._rulings:
             if step and (text_in(ruling, "place"), text_in(ruling, "arguments_digest")) == here:
                 self._rulings.remove(ruling)
@@ -261,7 +263,7 @@ class HistoryReader:
         elif name in (names.COMPLETE_TOOL_CALL, names.SUBMIT_TOOL_RESULT):
             said = await self._decoder.first(args)
             self._requests.complete(said, at=at, via=via, task=task, event_id=event.event_id)
-        elif name in _RETRY_MESSAGES:
+        elif name in (names.RETRY_RUN, names.SUBMIT_RETRY):
             self._retries_by_event[event.event_id] = len(self._retries)
             self._retries.append(_retry(await self._decoder.first(args), at, via))
         elif name == names.REPORT_SUB_RUN:
@@ -292,28 +294,29 @@ class HistoryReader:
         workflow_id = text_in(report, "workflow_id")
         if not workflow_id.startswith(f"{self._head['workflow_id']}/"):
             return  # A stranger's: the run took no notice of it either.
-        known = self._sub_runs.get(workflow_id)
+        run_id = event.workflow_execution_signaled_event_attributes.external_workflow_execution.run_id
+        known = self._sub_runs.get(f"{workflow_id} {run_id}")
         if known is None:
             step = self._starter(workflow_id)
             known = SubRunLink(
                 workflow_id=workflow_id,
-                run_id=event.workflow_execution_signaled_event_attributes.external_workflow_execution.run_id,
+                run_id=run_id,
                 workflow_type=names.AGENT_WORKFLOW,
                 agent=cut(text_in(report, "agent"), 200),
                 position=step.position if step else None,
                 started_at=at,
             )
-            if step:
+            if step and workflow_id not in step.sub_runs:
                 self._steps.change(step, sub_runs=(*step.sub_runs, workflow_id))
         if known.usage is None and (used := usage_in(report.get("usage"))):
             known = known.model_copy(update={"usage": used, "ended_at": at, "status": "ended"})
-        self._sub_runs[workflow_id] = known
+        self._sub_runs[f"{workflow_id} {run_id}"] = known  # A call that runs again may have started its run over.
 
     def _starter(self, workflow_id: str) -> Step | None:
         # The id ends with the key of the call that started the run (formerly: the id of the call's activity), and with
         # which of the call's runs this one is.
         parts = workflow_id.rsplit("-", 2)
-        return (self._steps.by_key(parts[1]) or self._steps.by_activity(parts[1])) if len(parts) == 3 else None
+        return (self._steps.by_activity(parts[1]) or self._steps.by_key(parts[1])) if len(parts) == 3 else None
 
     async def _on_start_child_workflow_execution_initiated(self, event: HistoryEvent, attributes: Any) -> None:
         self._sub_runs[f"event {event.event_id}"] = SubRunLink(
@@ -346,6 +349,11 @@ class HistoryReader:
         if open_kinds - {"tool_result"}:
             return "awaiting_approval"
         return "awaiting_tool_result" if open_kinds else "running"
+
+
+def _objects_in(value: Any, name: str) -> list[dict[str, Any]]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _retry(message: Any, at: datetime, via: Via) -> Retry:
