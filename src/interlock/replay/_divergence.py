@@ -18,7 +18,7 @@ class Divergence(Payload):
     come in another `order`; the `code` itself fails; or Temporal says no more than `raw`.
     step: the number of the step in question, counted as `interlock runs show` counts. after: the step before it.
     recorded: what the history has there. wanted: what the build wants there. null is nothing.
-    message: all that in one or two sentences. raw: Temporal's own words.
+    message: all that in a sentence. hint: what may be behind it, or empty. raw: Temporal's own words.
     """
 
     kind: DivergenceKind
@@ -27,6 +27,7 @@ class Divergence(Payload):
     recorded: Command | None = None
     wanted: Command | None = None
     message: str
+    hint: str = ""
     raw: str
 
 
@@ -89,14 +90,14 @@ def _described(
         "code": f"this build's code fails: {failure}",
         "unknown": f"this build does not do what the history has: {_core_of(raw)}",
     }[kind]
-    hint = _hint(recorded.name if recorded else "", wanted)
     return Divergence(
         kind=kind,
         step=step,
         after=steps[-1] if steps else None,
         recorded=recorded,
         wanted=wanted,
-        message=f"At step {step} {sentence}.{f' {hint}' if hint else ''}",
+        message=f"At step {step} {sentence}.",
+        hint=_hint(recorded.name if recorded else "", wanted),
         raw=raw,
     )
 

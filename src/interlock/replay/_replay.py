@@ -8,7 +8,6 @@ from typing import Literal
 from temporalio.client import WorkflowHistory
 
 from interlock.app import Interlock
-from interlock.contracts import names
 from interlock.contracts.payloads import Payload
 from interlock.replay._commands import Recorder, recorded
 from interlock.replay._divergence import Divergence, divergence
@@ -49,7 +48,7 @@ async def replaying(app: Interlock) -> AsyncIterator[Callable[[Stored], Awaitabl
     async with make_replayer(app, workflow_runner=recorder).workflow_replay_iterator(histories()) as results:
 
         async def replay(stored: Stored) -> Replayed:
-            if _is_of_an_agent(stored) and stored.agent not in app.agents:
+            if stored.agent and stored.agent not in app.agents:
                 return _replayed(stored, "unknown_agent")
             tasks = recorded(stored.history.events)
             if not tasks:  # No worker has taken it on. Temporal's replayer would wait for its first task for ever.
@@ -63,10 +62,6 @@ async def replaying(app: Interlock) -> AsyncIterator[Callable[[Stored], Awaitabl
             return _replayed(stored, "diverges", found)
 
         yield replay
-
-
-def _is_of_an_agent(stored: Stored) -> bool:
-    return stored.workflow_type == names.AGENT_WORKFLOW and bool(stored.agent)
 
 
 def _replayed(stored: Stored, outcome: Outcome, found: Divergence | None = None) -> Replayed:

@@ -1,7 +1,7 @@
 """Histories of the runs on a server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,12 +48,16 @@ async def count_on_server(client: Client, wanted: Wanted) -> int:
         return (await client.temporal.count_workflows(wanted.query(client.task_queue))).count
 
 
-async def on_server(client: Client, wanted: Wanted, *, limit: int | None = None) -> AsyncIterator[Stored]:
-    """The histories of runs, the newest first, some fetched ahead. limit: at most so many."""
+async def on_server(
+    client: Client, wanted: Wanted, *, limit: int | None = None, without: Container[str] = ()
+) -> AsyncIterator[Stored]:
+    """The histories of runs, the newest first, some fetched ahead. limit: at most so many. without: by run id."""
     fetching: list[asyncio.Task[Stored | None]] = []
     try:
         with server_errors(""):
             async for execution in client.temporal.list_workflows(wanted.query(client.task_queue), limit=limit):
+                if execution.run_id in without:
+                    continue
                 fetching.append(asyncio.create_task(_fetched(client, execution)))
                 if len(fetching) == _AT_ONCE and (stored := await fetching.pop(0)):
                     yield stored

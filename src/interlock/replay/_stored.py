@@ -1,16 +1,17 @@
 """Histories, and where they come from: files."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.json_format import ParseError
 from temporalio.client import WorkflowHistory
 
+from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError
 
-_LONGEST_NAMES = 5
+_HOW = "Get one with: temporal workflow show --workflow-id ID --output json"
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,6 @@ class Stored:
 
     history: WorkflowHistory
     source: str = ""
-
-    @property
-    def workflow_type(self) -> str:
-        """The name of the workflow's type."""
-        return self.history.events[0].workflow_execution_started_event_attributes.workflow_type.name
 
     @property
     def agent(self) -> str:
@@ -35,20 +31,13 @@ class Stored:
             return ""
 
 
-def is_whole(history: WorkflowHistory) -> bool:
-    """Whether a history begins at its beginning. Temporal's replayer never ends with one that does not."""
-    first = history.events[0] if history.events else None
-    return first is not None and first.HasField("workflow_execution_started_event_attributes")
-
-
-def read_files(paths: Iterable[Path], types: Collection[str]) -> list[Stored]:
+def read_files(paths: Iterable[Path]) -> list[Stored]:
     """The histories in files, as `temporal workflow show --output json`, the Temporal UI and the SDK write them.
 
-    A folder stands for every `*.json` in it. types: of the workflows that can be replayed.
-    Raises MisconfiguredError, naming the files, when there is none or one of them is no such history.
+    A folder stands for every `*.json` in it.
+    Raises MisconfiguredError, naming the file, when there is none or one is not the whole history of a run.
     """
-    files = [file for path in paths for file in _files(path)]
-    return [_read(file, types) for file in files]
+    return [_read(file) for path in paths for file in _files(path)]
 
 
 def _files(path: Path) -> list[Path]:
@@ -60,21 +49,23 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _read(file: Path, types: Collection[str]) -> Stored:
-    what = "`temporal workflow show --workflow-id ID --output json` writes one"
+def _read(file: Path) -> Stored:
     try:
         history = WorkflowHistory.from_json(file.stem, file.read_text(encoding="utf-8"))
     except OSError as error:
         raise MisconfiguredError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, ParseError, AttributeError, TypeError, RecursionError) as error:
-        raise MisconfiguredError(f"{file} is no history in JSON: {error}. {what}.") from error
-    if not is_whole(history):
-        raise MisconfiguredError(f"{file} is no whole history: it does not begin with the run's start. {what}.")
-    started = history.events[0].workflow_execution_started_event_attributes
-    stored = Stored(WorkflowHistory(started.workflow_id or file.stem, history.events), str(file))
-    if stored.workflow_type not in types:
+        raise MisconfiguredError(f"{file} is no history in JSON: {error}. {_HOW}") from error
+    first = history.events[0] if history.events else None
+    # Temporal's replayer would wait for the beginning for ever.
+    if first is None or not first.HasField("workflow_execution_started_event_attributes"):
+        raise MisconfiguredError(f"{file} is no history from its beginning: the run's start is not there. {_HOW}")
+    started = first.workflow_execution_started_event_attributes
+    if started.workflow_type.name != names.AGENT_WORKFLOW:
         raise MisconfiguredError(
-            f"{file} is the history of a workflow of type {stored.workflow_type!r}; "
-            f"this app replays: {', '.join(sorted(types))}."
+            f"{file} is the history of a workflow of type {started.workflow_type.name!r}, not of a run of an agent "
+            f"({names.AGENT_WORKFLOW})."
         )
-    return stored
+    if any(not payload.metadata for payload in started.input.payloads):
+        raise MisconfiguredError(f"{file} has decoded payloads, so it is not what was stored. {_HOW}")
+    return Stored(WorkflowHistory(started.workflow_id or file.stem, history.events), str(file))
