@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from interlock.contracts import names
@@ -38,8 +38,16 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: float = Field(default=30, ge=0)
     stuck_seconds: float = Field(default=DEFAULT_STUCK_SECONDS, ge=0)
     metrics_address: str = Field(default="", pattern=r"^(\S+:\d+)?$")
-    deployment: str = Field(default="", max_length=250, pattern=r"^[^.:]*$")
+    deployment: str = Field(default="", max_length=250)
     build_id: str = Field(default="", max_length=250)
+
+    @field_validator("deployment")
+    @classmethod
+    def _is_a_name(cls, deployment: str) -> str:
+        # A server leaves out workers of other names without a word: they would wait for runs for ever.
+        if {".", ":"} & set(deployment) or deployment.startswith("__"):
+            raise ValueError("may not contain . or : and may not begin with __")
+        return deployment
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> Self:
