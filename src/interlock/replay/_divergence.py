@@ -34,9 +34,11 @@ class Divergence(Payload):
 def divergence(history: Tasks, wanted: Tasks, *, failure: str, raw: str) -> Divergence:
     """What to say of a replay that failed. failure: of the workflow code. raw: what Temporal says."""
     before: list[Command] = []
+    last: list[Command] = []
     for task, has in history.items():
         if task not in wanted:
             break
+        before, last = before + last, has
         wants = wanted[task]
         if failure and not wants:
             return _described("code", before, None, None, failure, raw)
@@ -44,7 +46,6 @@ def divergence(history: Tasks, wanted: Tasks, *, failure: str, raw: str) -> Dive
             kind, recorded, other = found
             before += has[: has.index(recorded)] if recorded else has
             return _described(kind, before, recorded, other, failure, raw)
-        before += has
     return _described("code" if failure else "unknown", before, None, None, failure, raw)
 
 
