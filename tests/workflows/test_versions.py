@@ -16,6 +16,7 @@ from temporalio.common import WorkerDeploymentVersion
 from interlock import Client, Interlock, MisconfiguredError, Run, Settings, UnavailableError
 from interlock._versions import Workers, pin_of, promotion, workers_of
 from interlock.cli._versions_check import versions_checks
+from interlock.replay import Wanted, count_on_server
 from interlock.server import EmbeddedServer, temporal_binary
 from interlock.testing import RunningApp, eventually
 from interlock.worker import make_worker, run_worker
@@ -105,6 +106,8 @@ async def test_a_waiting_run_ends_on_its_own_build_and_new_runs_go_to_the_curren
         await deployment.promote("1")
         waiting = await deployment.client.start("support", "go")
         await app.requests(waiting, 1)
+        assert await count_on_server(deployment.client, Wanted()) == 1
+        assert await count_on_server(deployment.client, Wanted(unpinned=True)) == 0
         async with deployment.running("2", refunder(log, "2", tool="pay_back")):
             await deployment.promote("2")
             later = await deployment.client.start("support", "go")
@@ -163,6 +166,7 @@ async def test_a_worker_without_a_version_gets_nothing_once_a_version_is_current
     async with deployment.running("", refunder(log, "none")) as app:
         begun_without = await deployment.client.start("support", "go")
         await app.requests(begun_without, 1)
+        assert await count_on_server(deployment.client, Wanted(unpinned=True)) == 1
         assert await deployment.version_of(begun_without) is None
         async with deployment.running("1", refunder(log, "1")):
             await deployment.promote("1")

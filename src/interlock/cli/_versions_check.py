@@ -38,13 +38,14 @@ async def versions_checks(client: Client, workers: Workers) -> AsyncIterator[Che
 async def _stranded(client: Client, workers: Workers) -> Counter[str]:
     from temporalio.common import SearchAttributeKey
 
+    from interlock._rpc import quoted
     from interlock._versions import shown
 
     query = (
         f"WorkflowType = '{names.AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' "
-        f"AND TaskQueue = {_quoted(client.task_queue)} AND TemporalWorkflowVersioningBehavior = 'Pinned'"
+        f"AND TaskQueue = {quoted(client.task_queue)} AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )
-    polling = [_quoted(shown(version)) for version in workers.polling if version]
+    polling = [quoted(shown(version)) for version in workers.polling if version]
     if polling:
         query += f" AND {_VERSION} NOT IN ({', '.join(polling)})"
     key = SearchAttributeKey.for_keyword(_VERSION)
@@ -63,15 +64,12 @@ def _todo(version: str, workers: Workers) -> str:
 
 
 def _move(version: str, workers: Workers) -> str:
+    from interlock._rpc import quoted
+
     assert workers.current
-    query = f"ExecutionStatus = 'Running' AND {_VERSION} = {_quoted(version)}"
+    query = f"ExecutionStatus = 'Running' AND {_VERSION} = {quoted(version)}"
     return (
         f"temporal workflow update-options --query {shlex.quote(query)} --versioning-override-behavior pinned "
         f"--versioning-override-deployment-name {shlex.quote(workers.current.deployment_name)} "
         f"--versioning-override-build-id {shlex.quote(workers.current.build_id)} --yes"
     )
-
-
-def _quoted(text: str) -> str:
-    doubled = text.replace("'", "''")
-    return f"'{doubled}'"

@@ -160,8 +160,8 @@ def _print(results: "Sequence[Replayed]", *, verbose: bool) -> None:
             out().print(replayed_text(one, verbose=verbose), soft_wrap=True)
     counts = _counts(results)
     said = [f"{counts['replays']} of {len(results)} replay"]
-    said += [f"{counts['diverges']} diverge"] if counts["diverges"] else []
-    said += [f"{counts['unknown_agent']} are of agents that this app does not have"] if counts["unknown_agent"] else []
+    said += [f"diverging: {counts['diverges']}"] if counts["diverges"] else []
+    said += [f"of agents that this app does not have: {counts['unknown_agent']}"] if counts["unknown_agent"] else []
     emit(f"{', '.join(said)}.")
 
 

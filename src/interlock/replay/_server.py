@@ -8,7 +8,7 @@ from datetime import datetime
 from temporalio.client import WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
-from interlock._rpc import server_errors
+from interlock._rpc import quoted, server_errors
 from interlock.client import Client
 from interlock.contracts import names
 from interlock.replay._stored import Stored
@@ -34,8 +34,9 @@ class Wanted:
         either = ["ExecutionStatus = 'Running'"] if self.open else []
         if self.closed_since is not None:
             either.append(f"CloseTime >= '{self.closed_since.isoformat()}'")
-        quoted = task_queue.replace("'", "''")
-        query = f"WorkflowType = '{names.AGENT_WORKFLOW}' AND TaskQueue = '{quoted}' AND ({' OR '.join(either)})"
+        query = (
+            f"WorkflowType = '{names.AGENT_WORKFLOW}' AND TaskQueue = {quoted(task_queue)} AND ({' OR '.join(either)})"
+        )
         if self.unpinned:
             behavior = "TemporalWorkflowVersioningBehavior"
             query += f" AND ({behavior} IS NULL OR {behavior} != 'Pinned')"
