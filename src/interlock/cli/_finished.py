@@ -1,7 +1,6 @@
 """Replays each run as soon as it has ended, for whoever is writing the agent."""
 
 import asyncio
-import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,6 @@ async def replay_finished(app: "Interlock", client: "Client") -> int:
     """
     from interlock.replay import Wanted, on_server, replaying
 
-    os.nice(10)  # The worker's runs go first.
     began, seen = datetime.now(UTC), dict[str, datetime]()
     async with replaying(app) as replay:
         while True:

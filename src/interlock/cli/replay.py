@@ -1,6 +1,7 @@
 """Check that this code can go on with what is stored, or with what is open on the server."""
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -166,6 +167,7 @@ def _print(results: "Sequence[Replayed]", *, verbose: bool) -> None:
 
 
 def _follow(target: str) -> int:
+    os.nice(10)  # The worker beside it, and its runs, go first.
     try:
         app = load_app(target)
     except InterlockError:  # The worker beside it says so.
