@@ -54,8 +54,8 @@ def test_a_divergence_is_status_1_and_names_the_step_and_both_sides(program: Pro
     said = program("replay", "replayed_app:renamed", WAITING, str(path_of("completed-without-a-tool")), status=1)
 
     head, after, had, wanted, hint, count = said.out.splitlines()
-    assert head == f"✗ {WAITING} (open-awaiting-approval), agent support: diverges at step 2"
-    assert after.strip() == "after step 1, 'model scripted, turn 1'"
+    assert head == f"✗ {WAITING} (open-awaiting-approval), agent support: diverges at step 5"
+    assert after.strip() == "after step 4, the question about 'refund: order A-1003, amount 300.00'"
     assert had.strip().startswith("the history has 'look_up: order A-1001' (activity agent__support__toolset__")
     assert wanted.strip() == "this build wants nothing there"
     assert hint.strip().startswith("In this build there is no such tool")
@@ -78,7 +78,7 @@ def test_a_divergence_as_json(program: Program) -> None:
     assert one["source"] == WAITING
     assert {key: one["divergence"][key] for key in ("kind", "step", "wanted")} == {
         "kind": "missing",
-        "step": 2,
+        "step": 5,
         "wanted": None,
     }
     assert one["divergence"]["recorded"]["summary"] == "look_up: order A-1001"
@@ -109,7 +109,7 @@ def test_a_build_that_cannot_go_on_with_an_open_run_is_status_1(program: Program
     (diverged,) = (one for one in document["histories"] if one["outcome"] == "diverges")
     assert diverged["workflow_id"].startswith("waiting-")
     assert diverged["source"] is None
-    assert diverged["divergence"]["step"] == 2
+    assert diverged["divergence"]["step"] == 5
 
 
 def test_runs_that_have_ended_are_replayed_when_asked_for(program: Program) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Tool
+from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ModelRetry
 from temporalio.client import WorkflowHistory
 from temporalio.workflow import NondeterminismError
 
@@ -46,14 +47,14 @@ def changed(path: Path, change: Change, folder: Path) -> Stored:
 async def test_a_call_that_is_no_longer_made_is_named_as_the_step_it_was() -> None:
     found = await divergence(make_app(look_up_name="find"), read_files([WAITING])[0])
 
-    assert (found.kind, found.step) == ("missing", 2)
+    assert (found.kind, found.step) == ("missing", 5)  # After the model's turn and the questions about three refunds.
     assert found.after is not None
-    assert found.after.summary == "model scripted, turn 1"
+    assert found.after.summary == "ask about refund: order A-1003, amount 300.00"
     assert found.recorded is not None
     assert found.recorded.name == "agent__support__toolset__<agent>__call_tool"
     assert found.recorded.summary == "look_up: order A-1001"
     assert found.wanted is None
-    assert found.message == "At step 2 the history has 'look_up: order A-1001'; this build does not want it there."
+    assert found.message == "At step 5 the history has 'look_up: order A-1001'; this build does not want it there."
     assert found.hint.startswith("In this build there is no such tool")
     assert "TMPRL1100" in found.raw
 
@@ -147,6 +148,26 @@ async def test_steps_are_found_behind_a_failed_workflow_task(server: EmbeddedSer
     assert found.message == (
         "At step 4 the history has the run's end (completed); this build wants 'model scripted, turn 3'."
     )
+
+
+async def test_a_build_in_which_a_run_would_be_stuck_is_told_as_that(server: EmbeddedServer) -> None:
+    def look(ctx: RunContext[Any]) -> str:
+        if ctx.retry == 0:
+            raise ModelRetry("again")
+        return "seen"
+
+    script = Script([call("look", "a")], [call("look", "b")], "done")
+    async with running(Interlock([agent(script, tools=[look])]), server) as app:
+        run = await app.client.start("support", "go", stuck_seconds=60)
+        await run.result()
+        stored = Stored(await app.client.temporal.get_workflow_handle(run.id).fetch_history())
+
+    found = await divergence(Interlock([agent(script, tools=[look], retries=0)]), stored)
+
+    assert found.message.startswith(
+        "At step 3 the history has 'model scripted, turn 2'; this build wants a timer (stuck: "
+    )
+    assert found.hint == "In this build something fails there, and the run would be stuck."
 
 
 async def test_an_agent_that_the_app_does_not_have_is_no_divergence() -> None:

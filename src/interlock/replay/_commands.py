@@ -1,6 +1,7 @@
 """What workflow code asks of Temporal, as a history records it and as a build under replay wants it."""
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload as TemporalPayload
@@ -14,7 +15,6 @@ from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, Workf
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Payload
-from interlock.steps import StepReader
 
 CommandKind = Literal["activity", "timer", "child_workflow", "signal", "cancellation", "end"]
 
@@ -23,7 +23,7 @@ class Command(Payload):
     """One thing that a run asks Temporal for.
 
     name: of the activity, the child workflow or the signal; how the run ends; empty for a timer.
-    summary: the line that people know it by. step: its number among the steps of the run; None when it is no step.
+    summary: the line that people know it by. step: the position, in the run's journal, of an activity that is recorded.
     """
 
     kind: CommandKind
@@ -37,7 +37,8 @@ class Command(Payload):
         if self.kind == "end":
             return f"the run's end ({self.summary or self.name})"
         if self.kind != "activity":
-            return f"a {self.kind.replace('_', ' ')}{f' {self.name}' if self.name else ''}"
+            what = self.name or self.summary
+            return f"a {self.kind.replace('_', ' ')}{f' ({what})' if what else ''}"
         if self.name == names.DESCRIBE_TOOL:
             return f"the question about {self.summary.removeprefix('ask about ')!r}"
         return repr(self.summary or self.name)
@@ -91,9 +92,8 @@ def recorded(events: Iterable[HistoryEvent]) -> Tasks:
     """The commands that a history records, of its completed workflow tasks."""
     started: dict[int, int] = {}
     tasks: Tasks = {}
-    steps = StepReader()
+    steps = count(1)
     for event in events:
-        step = steps.read(event)
         if event.HasField("workflow_task_completed_event_attributes"):
             started[event.event_id] = event.workflow_task_completed_event_attributes.started_event_id
             tasks[started[event.event_id]] = []
@@ -101,7 +101,8 @@ def recorded(events: Iterable[HistoryEvent]) -> Tasks:
             if event.HasField(field):  # type: ignore[arg-type]
                 attributes = getattr(event, field)
                 command = _command(wanted, kind, attributes, event.user_metadata)
-                command = command.model_copy(update={"step": step.position if step else None})
+                if kind == "activity":
+                    command = command.model_copy(update={"step": next(steps)})
                 tasks[started[attributes.workflow_task_completed_event_id]].append(command)
     return tasks
 

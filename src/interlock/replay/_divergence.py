@@ -16,7 +16,7 @@ class Divergence(Payload):
 
     kind: the build wants something `other`; what the history has is `missing`; something is `added`; the same things
     come in another `order`; the `code` itself fails; or Temporal says no more than `raw`.
-    step: the number of the step in question, counted as `interlock runs show` counts. after: the step before it.
+    step: the position of the step in question, as in the run's journal. after: the step before it.
     recorded: what the history has there. wanted: what the build wants there. null is nothing.
     message: all that in a sentence. hint: what may be behind it, or empty. raw: Temporal's own words.
     """
@@ -107,6 +107,8 @@ def _hint(was: str, wanted: Command | None) -> str:
     now = wanted.name if wanted else ""
     if wanted and wanted.kind == "end" and names.UNKNOWN_AGENT in wanted.summary:
         return "The app has no agent of that name."
+    if wanted and wanted.kind == "timer" and wanted.summary.startswith("stuck: "):
+        return "In this build something fails there, and the run would be stuck."
     if was == names.DESCRIBE_TOOL and _is_tool(now):
         return "The call waited for an approval; in this build the tool needs none."
     if now == names.DESCRIBE_TOOL and _is_tool(was):
