@@ -18,21 +18,21 @@ _SEEN_LATE = timedelta(seconds=10)
 """How late the server may list a run that has ended."""
 
 
-async def replay_finished(app: "Interlock", client: "Client") -> int:
-    """Replay the runs that end from now on, until cancelled, and say on stderr which do not do the same again.
+async def replay_finished(app: "Interlock", client: "Client", began: datetime) -> int:
+    """Replay the runs that have ended since, until cancelled, and say on stderr which do not do the same again.
 
-    Each is replayed twice: what a process keeps from one time to the next shows at the second.
+    Of many at once the newest. Each is replayed twice: what a process keeps from one time to the next shows at the
+    second.
     """
     from interlock.replay import Wanted, on_server, replaying
 
-    began, seen = datetime.now(UTC), dict[str, datetime]()
+    looked = began
+    seen: set[str] = set()
     async with replaying(app) as replay:
         while True:
-            now = datetime.now(UTC)
-            wanted = Wanted(open=False, closed_since=max(began, now - _SEEN_LATE))
-            seen = {run: when for run, when in seen.items() if when > now - 2 * _SEEN_LATE}
-            async for stored in on_server(client, wanted, limit=_AT_MOST, without=seen):
-                seen[stored.history.run_id] = now
+            since, looked = max(began, looked - _SEEN_LATE), datetime.now(UTC)
+            async for stored in on_server(client, Wanted(open=False, closed_since=since), limit=_AT_MOST, without=seen):
+                seen.add(stored.history.run_id)
                 replayed = await replay(stored)
                 if replayed.outcome == "replays":
                     replayed = await replay(stored)
@@ -47,5 +47,5 @@ def _report(replayed: "Replayed") -> None:
     say(
         "It would break if its worker were restarted while it waits. An instructions function, a hook, a prepare "
         "function or a validator is not the same each time: the clock, randomness, the order of a set, the "
-        "environment, what a module remembers. Do that in a tool. See docs/upgrades.md."
+        "environment, what a module remembers. Do that in a tool. See docs/writing-agents.md."
     )

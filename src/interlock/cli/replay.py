@@ -167,6 +167,7 @@ def _print(results: "Sequence[Replayed]", *, verbose: bool) -> None:
 
 
 def _follow(target: str) -> int:
+    began = datetime.now(UTC)
     os.nice(10)  # The worker beside it, and its runs, go first.
     try:
         app = load_app(target)
@@ -174,6 +175,6 @@ def _follow(target: str) -> int:
         return 1
 
     async def work() -> int:
-        return await replay_finished(app, await connect(app.settings.task_queue))
+        return await replay_finished(app, await connect(app.settings.task_queue), began)
 
     return asyncio.run(until_signal(work()))
