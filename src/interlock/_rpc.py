@@ -101,6 +101,12 @@ def problems(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:1])}: {one['msg']}" for one in found)
 
 
+def quoted(text: str) -> str:
+    """A text as Temporal's list filters take it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
+
 def current_user() -> str:
     """Who this process runs for, as `user@host`. Not proven: whoever starts a process can say who they are."""
     try:

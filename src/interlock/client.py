@@ -3,22 +3,25 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.common import (
+    PinnedVersioningOverride,
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDReusePolicy,
+)
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, problems, server_errors
+from interlock._versions import Version, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
@@ -140,13 +143,13 @@ class Client:
         check_travels(run, "The run's input")
         return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
 
-    async def start_run(self, id: str, run: RunInput, *, restart: bool = False) -> Run:
-        """`start` for an input that is made already."""
+    async def start_run(self, id: str, run: RunInput, *, restart: bool = False, pinned_to: Version = None) -> Run:
+        """`start` for an input that is made already. pinned_to: the worker deployment version that the run stays on."""
         with server_errors(id):
             options = run.options.model_copy(update={"search_attributes": await self._known_attributes()})
             run = run.model_copy(update={"options": options})
             try:
-                return await self._start(id, run, restart=restart)
+                return await self._start(id, run, restart=restart, pinned_to=pinned_to)
             except WorkflowAlreadyStartedError:
                 existing = self.attach(id)
                 description = await existing._handle.describe()
@@ -154,7 +157,7 @@ class Client:
                 if not different:
                     return existing
                 if await _was_unfit(existing, description):
-                    return await self._start(id, run, restart=True)
+                    return await self._start(id, run, restart=True, pinned_to=pinned_to)
                 raise RefusedError(
                     f"Run {id!r} exists with another input: {', '.join(different)} differ"
                     f"{'s' if len(different) == 1 else ''}. Take another id, or start it with the same input."
@@ -265,25 +268,15 @@ class Client:
             return journal
         return journal.model_copy(update={"sub_runs": tuple([await self._read_below(one) for one in journal.sub_runs])})
 
-    async def has_worker(self, *, host: str = "") -> bool:
+    async def has_worker(self, *, pinned_to: Version = None, host: str = "") -> bool:
         """Whether a worker has asked for runs on the task queue within the last minute.
 
-        host: only workers on the machine of this name count.
+        pinned_to: for a run that stays on this worker deployment version; else it is about new runs.
+        host: any worker on the machine of this name instead, whatever its version.
         """
         with server_errors(""):
-            response = await self.temporal.workflow_service.describe_task_queue(
-                DescribeTaskQueueRequest(
-                    namespace=self.temporal.namespace,
-                    task_queue=TaskQueue(name=self.task_queue),
-                    task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-                )
-            )
-        recently = datetime.now(UTC) - timedelta(minutes=1)
-        return any(
-            poller.last_access_time.ToDatetime(tzinfo=UTC) > recently
-            and poller.identity.endswith(f"@{host}" if host else "")
-            for poller in response.pollers
-        )
+            workers = await workers_of(self)
+        return host in workers.hosts if host else workers.serve(pinned_to)
 
     async def missing_attributes(self) -> list[str]:
         """Interlock's search attributes that the server does not have. Runs work without them."""
@@ -304,7 +297,7 @@ class Client:
             except RunFailedError as error:
                 message = f"{error.error_type}: {error}" if error.error_type else str(error)
                 return report.model_copy(update={"error": message})
-        if await self.has_worker():
+        if await self.has_worker(pinned_to=pin_of(description)):
             with ignoring_unanswered():
                 return report.model_copy(update={"status": (await run.state()).status})
         return report
@@ -316,7 +309,7 @@ class Client:
             return link.model_copy(update={"unread": str(error)})
         return link.model_copy(update={"journal": journal, "status": journal.status, "error": journal.error})
 
-    async def _start(self, id: str, run: RunInput, *, restart: bool) -> Run:
+    async def _start(self, id: str, run: RunInput, *, restart: bool, pinned_to: Version) -> Run:
         handle = await self.temporal.start_workflow(
             names.AGENT_WORKFLOW,
             run,
@@ -333,6 +326,7 @@ class Client:
             },
             search_attributes=_first_attributes(run),
             static_summary=f"{run.agent}: {_first_line(run.prompt)}",
+            versioning_override=PinnedVersioningOverride(pinned_to) if pinned_to else None,
         )
         return Run(self, handle)
 

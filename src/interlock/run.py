@@ -27,6 +27,7 @@ from interlock._rpc import (
     server_errors,
     status_name,
 )
+from interlock._versions import pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
 from interlock.contracts.payloads import (
@@ -279,10 +280,11 @@ class Run:
                     return
                 waited = loop.time() - begun
                 # A worker that starts right now is seen a moment later.
-                if waited > within_seconds or (waited > 1.5 and not await self._client.has_worker()):
+                workers = await workers_of(self._client) if waited > 1.5 else None
+                if workers and (waited > within_seconds or not workers.serve(pin_of(description))):
                     raise UnavailableError(
                         f"No worker takes runs from task queue {self._client.task_queue!r}. Run {self.id!r} is stored "
-                        "and begins when one starts: `interlock worker run MODULE:APP`."
+                        f"and begins when one starts. {workers.todo(pin_of(description))}"
                     )
                 await asyncio.sleep(0.05)
 

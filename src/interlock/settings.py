@@ -1,6 +1,8 @@
 """Settings, read once: by the command line, or by whoever makes the app. A flag beats `INTERLOCK_*` beats a default."""
 
-from pydantic import Field, ValidationError
+from typing import Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from interlock.contracts import names
@@ -22,6 +24,8 @@ class Settings(BaseSettings):
     stuck_seconds: how long a run whose step has failed for good waits to be retried before it ends by itself; 0 ends
     it at once. Fixed at the run's start.
     metrics_address: HOST:PORT at which `interlock worker run` shows its metrics to Prometheus; nowhere when empty.
+    deployment, build_id: the worker deployment version that a worker is of; runs that begin on it end on it. Both or
+    neither: without them a worker has no version.
     """
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore", allow_inf_nan=False)
@@ -34,6 +38,22 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: float = Field(default=30, ge=0)
     stuck_seconds: float = Field(default=DEFAULT_STUCK_SECONDS, ge=0)
     metrics_address: str = Field(default="", pattern=r"^(\S+:\d+)?$")
+    deployment: str = Field(default="", max_length=250)
+    build_id: str = Field(default="", max_length=250)
+
+    @field_validator("deployment")
+    @classmethod
+    def _is_a_name(cls, deployment: str) -> str:
+        # A server leaves out workers of other names without a word: they would wait for runs for ever.
+        if {".", ":"} & set(deployment) or deployment.startswith("__"):
+            raise ValueError("may not contain . or : and may not begin with __")
+        return deployment
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if bool(self.deployment) != bool(self.build_id):
+            raise ValueError("INTERLOCK_DEPLOYMENT and INTERLOCK_BUILD_ID go together: give both or neither")
+        return self
 
     @classmethod
     def read(cls, **given: object) -> "Settings":
@@ -42,5 +62,9 @@ class Settings(BaseSettings):
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False)
-            problems = "; ".join(f"INTERLOCK_{str(one['loc'][0]).upper()}: {one['msg']}" for one in found)
+            problems = "; ".join(f"{_variable(one['loc'])}{one['msg']}" for one in found)
             raise MisconfiguredError(f"A setting cannot be used: {problems}") from error
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    return f"INTERLOCK_{str(location[0]).upper()}: " if location else ""

@@ -8,8 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from temporalio.client import Client as TemporalClient
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
@@ -20,6 +21,7 @@ from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
 from interlock.histories import StoredHistories
+from interlock.settings import Settings
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.interceptor import RunInterceptor
 
@@ -28,18 +30,23 @@ _BUILD_ID = f"interlock-{version('interlock')}"
 
 
 class SubRunsThroughClient:
-    """Starts the runs of agents that tools run, through the worker's own connection."""
+    """Starts the runs of agents that tools run, through the worker's own connection.
 
-    def __init__(self, client: Client) -> None:
+    pinned_to: they stay on the worker's own version, like a pinned run's child workflows: it is this version's code
+    that gives them their input and reads their output.
+    """
+
+    def __init__(self, client: Client, pinned_to: WorkerDeploymentVersion | None = None) -> None:
         self._client = client
+        self._pinned_to = pinned_to
 
     async def run(self, workflow_id: str, run: RunInput, *, not_before: datetime) -> RunOutput:
         """See `SubRuns`."""
         options = RunOptions(stuck_seconds=self._client.stuck_seconds)
         run = run.model_copy(update={"options": options})
-        started = await self._client.start_run(workflow_id, run)
+        started = await self._client.start_run(workflow_id, run, pinned_to=self._pinned_to)
         if await started.ended_in_vain(before=not_before):
-            started = await self._client.start_run(workflow_id, run, restart=True)
+            started = await self._client.start_run(workflow_id, run, restart=True, pinned_to=self._pinned_to)
         return await started.result()
 
     async def cancel(self, workflow_id: str) -> None:
@@ -50,7 +57,8 @@ class SubRunsThroughClient:
 def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worker, OwnTimeInterceptor]:
     """A worker for the app's agents, and the interceptor that knows what it is at. overrides: of Temporal's Worker."""
     settings = app.settings
-    adapter = app.adapter(SubRunsThroughClient(client))
+    version = version_of(settings)
+    adapter = app.adapter(SubRunsThroughClient(client, version))
     own_time = OwnTimeInterceptor(limit=timedelta(seconds=settings.tool_timeout_seconds), unlimited=OPEN_END)
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
@@ -63,7 +71,7 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
         ],
         "interceptors": [RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
         "workflow_runner": UnsandboxedWorkflowRunner(),
-        "build_id": _BUILD_ID,
+        **_versioning(version),
         "identity": f"{os.getpid()}@{socket.gethostname()}",
         "max_cached_workflows": settings.max_cached_runs,
         "max_concurrent_activities": settings.max_concurrent_activities,
@@ -84,13 +92,32 @@ async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **over
             await stop.wait()
 
 
-def make_replayer(app: Interlock) -> Replayer:
-    """A replayer with the same workflows, converter and interceptors as the app's worker. It needs no server."""
-    adapter = app.adapter()
-    return Replayer(
-        workflows=[AgentWorkflow, *adapter.child_workflows],
-        interceptors=[RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        build_id=_BUILD_ID,
-        data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
+def version_of(settings: Settings) -> WorkerDeploymentVersion | None:
+    """The worker deployment version that a worker with these settings is of."""
+    return WorkerDeploymentVersion(settings.deployment, settings.build_id) if settings.deployment else None
+
+
+def _versioning(version: WorkerDeploymentVersion | None) -> dict[str, Any]:
+    if version is None:
+        return {"build_id": _BUILD_ID}
+    # Not said by the workflow itself, so that workers without a version go on as they are.
+    pinned = WorkerDeploymentConfig(
+        version=version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED
     )
+    return {"deployment_config": pinned}
+
+
+def make_replayer(app: Interlock, **overrides: Any) -> Replayer:
+    """A replayer with the same workflows, converter and interceptors as the app's worker. It needs no server.
+
+    overrides: of Temporal's Replayer.
+    """
+    adapter = app.adapter()
+    options: dict[str, Any] = {
+        "workflows": [AgentWorkflow, *adapter.child_workflows],
+        "interceptors": [RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
+        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "build_id": _BUILD_ID,
+        "data_converter": DataConverter(payload_converter_class=adapter.payload_converter),
+    }
+    return Replayer(**{**options, **overrides})

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from interlock import tracing
-from interlock.cli import approvals, demo, dev, doctor, journal, runs, server, tools, worker
+from interlock.cli import approvals, demo, dev, doctor, journal, replay, runs, server, tools, worker
 from interlock.cli._errors import WrongUsageError, explain, not_text
 
 __all__ = ["main", "script"]
@@ -86,6 +86,7 @@ def _app() -> typer.Typer:
             group.command(verb)(command)
         app.add_typer(group, name=noun.__name__.rpartition(".")[2])
     app.command("journal")(journal.journal)
+    app.command("replay")(replay.replay)
     app.command("doctor")(doctor.doctor)
     app.command("demo")(demo.demo)
     return app

@@ -14,6 +14,7 @@ from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
+    from interlock._versions import Version
     from interlock.client import Client
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
@@ -21,29 +22,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Found:
-    """A run on the server. client: on the task queue that the run waits on. open: it has not ended yet."""
+    """A run on the server. client: on the task queue that the run waits on. open: it has not ended yet.
+
+    pinned_to: the worker deployment version that it stays on; None for one that any current worker takes.
+    """
 
     client: Client
     run: Run
     open: bool
+    pinned_to: Version = None
 
     async def works(self) -> bool:
         """Whether the run is open and a worker is there for it."""
-        return self.open and await self.client.has_worker()
+        return self.open and await self.has_worker()
+
+    async def has_worker(self) -> bool:
+        """Whether a worker is there that takes this run."""
+        return await self.client.has_worker(pinned_to=self.pinned_to)
 
     async def need_worker(self) -> None:
         """Raise UnavailableError when the run is open and no worker is there to answer for it."""
-        if self.open and not await self.client.has_worker():
+        if self.open and not await self.has_worker():
+            from interlock._versions import workers_of
+
+            workers = await workers_of(self.client)
             raise UnavailableError(
                 f"No worker takes runs from task queue {self.client.task_queue!r}, so nobody answers for run "
-                f"{self.run.id!r} and nothing was recorded. Start one with `interlock worker run MODULE:APP`."
+                f"{self.run.id!r} and nothing was recorded. {workers.todo(self.pinned_to)}"
             )
 
     async def report(self) -> RunReport:
         """How the run stands. An open run without a worker is only as well known as the server knows it."""
         from interlock.run import RunReport
 
-        if not self.open or await self.client.has_worker():
+        if not self.open or await self.has_worker():
             return await self.run.report()
         description = await self.client.temporal.get_workflow_handle(self.run.id).describe()
         return RunReport(
@@ -77,6 +89,7 @@ async def find(workflow_id: str) -> Found:
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.service import RPCError, RPCStatusCode
 
+    from interlock._versions import pin_of
     from interlock.client import Client
 
     client = await connect()
@@ -88,7 +101,7 @@ async def find(workflow_id: str) -> Found:
         raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
     on_its_queue = Client(client.temporal, task_queue=description.task_queue)
     still_open = description.status is WorkflowExecutionStatus.RUNNING
-    return Found(on_its_queue, on_its_queue.attach(workflow_id), still_open)
+    return Found(on_its_queue, on_its_queue.attach(workflow_id), still_open, pin_of(description))
 
 
 def quiet_core(measured: Settings | None = None) -> None:

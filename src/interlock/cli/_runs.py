@@ -100,7 +100,7 @@ async def run_page(found: Found, *, as_json: bool) -> None:
 
 async def _state(found: Found) -> RunState | None:
     """What the run says of itself, when a worker is there to ask; a run that has ended still answers."""
-    if await found.client.has_worker():
+    if await found.has_worker():
         with suppress(UnavailableError, RefusedError):
             return await found.run.state()
     return None

@@ -30,7 +30,8 @@ def dev(
 ) -> int:
     """Run a server and an app's worker, with reload.
 
-    It runs until Ctrl+C; the worker starts again when a Python file in this folder changes.
+    It runs until Ctrl+C; the worker starts again when a Python file in this folder changes. Each run is replayed when
+    it has ended, and you are told when an agent does not do the same again.
 
     \b
     Examples:
@@ -57,7 +58,8 @@ async def _work(target: str, server: "EmbeddedServer") -> int:
     try:
         while True:
             change = asyncio.ensure_future(anext(changes))
-            worker = await _start_worker(target, server.address)
+            worker = await _start(server.address, "worker", "run", target)
+            replays = await _start(server.address, "replay", target, "--follow")
             try:
                 status = await _until_changed(worker, change, gone)
                 if status is not None and not changed_before:  # It never worked: a wrong name, say.
@@ -71,7 +73,7 @@ async def _work(target: str, server: "EmbeddedServer") -> int:
                 changed_before = True
             finally:
                 change.cancel()
-                await _stop(worker)
+                await asyncio.gather(_stop(worker), _stop(replays))
     finally:
         gone.cancel()
 
@@ -92,12 +94,11 @@ async def _first(*futures: "asyncio.Future[Any]") -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _start_worker(target: str, address: str) -> asyncio.subprocess.Process:
-    arguments = ["-m", "interlock", "worker", "run", target]
+async def _start(address: str, *arguments: str) -> asyncio.subprocess.Process:
     # In a session of its own, so that Ctrl+C reaches it through us, once.
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *arguments,
+        *("-m", "interlock", *arguments),
         env=worker_environment(os.environ, address),
         start_new_session=True,
         preexec_fn=END_WITH_PARENT,  # A worker that outlived it would go on with the old code.
@@ -105,8 +106,12 @@ async def _start_worker(target: str, address: str) -> asyncio.subprocess.Process
 
 
 def worker_environment(environment: Mapping[str, str], address: str) -> dict[str, str]:
-    """The environment of a worker for the embedded server: whatever else is said about Temporal does not hold there."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("TEMPORAL_")}
+    """The environment of a worker for the embedded server: whatever else is said about Temporal does not hold there.
+
+    Nor has the worker a version: nobody would make it current.
+    """
+    without = ("TEMPORAL_", "INTERLOCK_DEPLOYMENT", "INTERLOCK_BUILD_ID")
+    kept = {name: value for name, value in environment.items() if not name.startswith(without)}
     quick = {"INTERLOCK_GRACEFUL_SHUTDOWN_SECONDS": "2"}
     return {**quick, **kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 

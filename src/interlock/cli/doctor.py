@@ -12,6 +12,7 @@ from interlock.cli._console import emit_json, line, show
 from interlock.cli._format import table
 from interlock.cli._load import load_app, split_target
 from interlock.cli._options import AsJson, TaskQueue
+from interlock.cli._versions_check import versions_checks
 from interlock.cli.worker import add_attribute
 from interlock.contracts import names
 from interlock.contracts.errors import InterlockError, MisconfiguredError
@@ -100,10 +101,12 @@ async def _all(task_queue: str | None, app: Check | None) -> list[Check]:
 async def _server(client: "Client") -> AsyncIterator[Check]:
     from temporalio.service import RPCError
 
+    from interlock._versions import workers_of
+
     where = f"{client.temporal.service_client.config.target_host}, namespace {client.temporal.namespace}"
     try:
         missing = await client.missing_attributes()
-        has_worker = await client.has_worker()
+        workers = await workers_of(client)
     except RPCError as error:
         todo = f"{error.message} Set TEMPORAL_NAMESPACE to one that is there, or create it."
         yield Check("server", ok=False, found=where, todo=todo)
@@ -113,9 +116,11 @@ async def _server(client: "Client") -> AsyncIterator[Check]:
         yield Check(f"search attribute {name}", ok=False, found="missing", todo=add_attribute(name))
     if not missing:
         yield Check("search attributes", ok=True, found=f"all {len(names.SEARCH_ATTRIBUTES)}")
-    todo = "" if has_worker else "Start one: interlock worker run MODULE:APP"
-    found = f"task queue {client.task_queue}: {'there' if has_worker else 'none'}"
-    yield Check("worker", ok=has_worker, found=found, todo=todo)
+    todo = "" if workers.serve() else workers.todo()
+    found = f"task queue {client.task_queue}: {'none' if todo else 'there'}"
+    yield Check("worker", ok=not todo, found=found, todo=todo)
+    async for check in versions_checks(client, workers):
+        yield check
 
 
 def _binary(*, needed: bool) -> Check:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,21 +18,49 @@ from interlock.contracts import names
 from interlock.contracts.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from interlock._versions import Version
     from interlock.app import Interlock
     from interlock.client import Client
 
 _POLLS_WITHIN_SECONDS = 10
 
 
-def run(context: typer.Context, target: Target, task_queue: TaskQueue = None) -> int:
+Deployment = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The worker deployment it is part of.  [env var: INTERLOCK_DEPLOYMENT]"),
+]
+BuildId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="The build it runs; its runs end on it.  [env var: INTERLOCK_BUILD_ID]"),
+]
+
+
+def run(
+    context: typer.Context,
+    target: Target,
+    task_queue: TaskQueue = None,
+    deployment: Deployment = None,
+    build_id: BuildId = None,
+) -> int:
     """Run an app's worker until Ctrl+C or SIGTERM; then it lets the calls it is at finish.
 
     \b
     Examples:
       interlock worker run support:app
+      interlock worker run support:app --deployment support --build-id 1.4.0
     """
     log_to_stderr(verbose=context.obj.verbose)
-    return asyncio.run(_work(load_app(target), task_queue))
+    app = load_app(target)
+    given = {"deployment": deployment, "build_id": build_id}
+    _change_settings(app, {name: value for name, value in given.items() if value is not None})
+    return asyncio.run(_work(app, task_queue))
+
+
+def _change_settings(app: "Interlock", given: dict[str, str]) -> None:
+    from interlock.settings import Settings
+
+    if given:
+        app.settings = Settings.read(**{**app.settings.model_dump(), **given})
 
 
 def check(task_queue: TaskQueue = None) -> int:
@@ -55,7 +83,7 @@ async def _check(task_queue: str | None) -> int:
 
 
 async def _work(app: "Interlock", task_queue: str | None) -> int:
-    from interlock.worker import run_worker
+    from interlock.worker import run_worker, version_of
 
     client = await connect(task_queue or app.settings.task_queue, measured=app.settings)
     stop, received = asyncio.Event(), list[int]()
@@ -71,17 +99,19 @@ async def _work(app: "Interlock", task_queue: str | None) -> int:
 
     on_signals(on_signal)
     worker = asyncio.ensure_future(run_worker(app, client, stop))
-    await _polling(worker, client)
+    await _polling(worker, client, version_of(app.settings))
     if not worker.done() and not received:
         await _say_what_it_serves(app, client)
     await worker
     return exit_status(received[0]) if received else 0
 
 
-async def _polling(worker: "asyncio.Future[None]", client: "Client") -> None:
+async def _polling(worker: "asyncio.Future[None]", client: "Client", version: "Version") -> None:
+    from interlock._versions import workers_of
+
     deadline = asyncio.get_running_loop().time() + _POLLS_WITHIN_SECONDS
     while not worker.done() and asyncio.get_running_loop().time() < deadline:
-        if await client.has_worker():
+        if version in (await workers_of(client)).polling:
             return
         await asyncio.sleep(0.05)
 
@@ -90,9 +120,23 @@ async def _say_what_it_serves(app: "Interlock", client: "Client") -> None:
     address, namespace = client.temporal.service_client.config.target_host, client.temporal.namespace
     say(f"Worker for {', '.join(app.agents)}", style="bold")
     say(f"Task queue {client.task_queue}, server {address}, namespace {namespace}. Ctrl+C stops it.")
+    await _say_where_runs_go(app, client)
     say(f"Start a run with: interlock runs start {next(iter(app.agents))} --prompt TEXT --wait")
     for name in await client.missing_attributes():
         say(f"The server lacks search attribute {name}; runs work without it. Add it: {add_attribute(name)}")
+
+
+async def _say_where_runs_go(app: "Interlock", client: "Client") -> None:
+    from interlock._versions import promotion, shown, workers_of
+    from interlock.worker import version_of
+
+    version, current = version_of(app.settings), (await workers_of(client)).current
+    if version is not None and version != current:
+        say(f"Version {shown(version)} is not current: it takes no new runs yet. Make it so: {promotion(version)}")
+    elif version is not None:
+        say(f"Version {shown(version)} is current: new runs go to it.")
+    elif current is not None:
+        say(f"This worker has no version, and version {shown(current)} is current: all runs go there.", style="yellow")
 
 
 def add_attribute(name: str) -> str:
