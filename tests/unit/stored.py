@@ -14,12 +14,13 @@ from interlock.journal import Journal, read_journal
 from tests.replay.export import HISTORIES
 
 STORED = sorted(HISTORIES.glob("AgentWorkflow.*.json"))
+NAMES = {path.name.split(".")[1]: path for path in STORED}
 Change = Callable[[dict[str, Any]], None]
 
 
 def history(name: str, *changes: Change) -> dict[str, Any]:
     """A stored history as its document, changed."""
-    document: dict[str, Any] = json.loads((HISTORIES / f"AgentWorkflow.{name}.0.1.0.json").read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(NAMES[name].read_text(encoding="utf-8"))
     for change in changes:
         change(document)
     return document

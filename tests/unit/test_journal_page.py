@@ -17,9 +17,8 @@ from interlock.journal._markup import Markup, el, join
 from interlock.journal._scale import short_scale, true_scale
 from interlock.journal._words import amount, settled, short, span
 from interlock.journal.html import page
-from tests.unit.stored import STORED, asked_in_full, history, journal_of, payloads, rewritten, set_value, value_of
+from tests.unit.stored import NAMES, asked_in_full, history, journal_of, payloads, rewritten, set_value, value_of
 
-NAMES = [path.name.split(".")[1] for path in STORED]
 HOSTILE = "</style></title></pre><script>alert(1)</script><img src=x onerror=alert(2)>\\\"'&amp;\u202e\x1b[31m"
 BEGAN = datetime(2026, 11, 29, 22, 0, tzinfo=UTC)
 
@@ -280,6 +279,17 @@ async def test_requests_and_failures_are_told_below_the_table(printed: Printed) 
     assert "  without effect: approve by ann: the request was settled already" in repeated
     assert "step 3 failed: ValueError: it is broken" in broken
     assert broken[-1] == "ValueError: it is broken"
+
+
+async def test_what_people_found_of_a_call_and_of_a_stuck_step_is_told(printed: Printed) -> None:
+    happened = printed(await journal_of("completed-happened"), 120)
+    retried = printed(await journal_of("completed-retried"), 120)
+
+    assert "request 2: break_it (did it happen?)  support" in happened
+    assert "  found to have happened by ann after 158 ms, with the result done by hand" in happened
+    assert "stuck: wobble, 98 ms, retried" in retried
+    assert "retried by ann" in retried
+    assert retried[-1].endswith("3 tool calls, stuck for 98 ms, 346 ms in all")
 
 
 async def test_a_run_below_has_its_steps_under_the_one_that_started_it(printed: Printed) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from interlock.cli._console import line, out
 from interlock.cli._format import status_text, table
-from interlock.journal._words import came_of, ending, settled, short, span, title, tokens, tone, totals_line
+from interlock.journal._words import came_of, ending, settled, short, span, subject, title, tokens, tone, totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,11 +156,8 @@ def _room(columns: list[str], widths: dict[str, int], width: int) -> int:
 
 def _after(journal: Journal, above: str, indent: str) -> Iterator[Text]:
     """What failed, was asked, decided and retried, here and in the runs below."""
-    for step in journal.steps:
-        if step.error:
-            yield _line(f"{indent}step {above}{step.position} {ending(step)}", "red")
-        elif step.last_error:
-            yield _line(f"{indent}step {above}{step.position}, an attempt failed: {step.last_error}", "yellow")
+    failures = list(_failures(journal, above, indent))
+    yield from [_line(""), *failures] if failures else []
     for request in journal.requests:
         yield from _request(request, journal, above, indent)
     for stuck in journal.stuck:
@@ -178,11 +175,21 @@ def _after(journal: Journal, above: str, indent: str) -> Iterator[Text]:
             yield from _after(link.journal, f"{above}{link.position or ''}.", f"{indent}  ")
 
 
+def _failures(journal: Journal, above: str, indent: str) -> Iterator[Text]:
+    for step in journal.steps:
+        if step.error:
+            yield _line(f"{indent}step {above}{step.position} {ending(step)}", "red")
+        elif step.last_error:
+            yield _line(f"{indent}step {above}{step.position}, an attempt failed: {step.last_error}", "yellow")
+
+
 def _request(request: Request, journal: Journal, above: str, indent: str) -> Iterator[Text]:
     from rich.text import Text
 
     by = line(" / ".join(request.agent_path))
-    named = Text.assemble(f"\n{indent}request {line(request.request_id)}: ", (line(request.label), "bold"), f"  {by}")
+    named = Text.assemble(
+        f"\n{indent}request {line(request.request_id)}: ", (line(subject(request)), "bold"), f"  {by}"
+    )
     yield named
     ran = came_of(request, journal, above)
     yield _line(f"{indent}  {settled(request)}{f'; {ran}' if ran else ''}", _TONES[tone(request)])

@@ -156,7 +156,7 @@ class _Lines:
         return Row(
             key=f"request-{self.above}{request.request_id}",
             number=f"{self.above}{request.asked_by}",
-            title=request.label,
+            title=words.subject(request),
             note=words.remarks(request),
             tone="judge" if by_judge else "wait",
             bars=(Bar(request.asked_at, until, f"{'asked' if by_judge else 'wait'} {tone}-end"),),

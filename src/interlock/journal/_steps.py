@@ -244,8 +244,9 @@ def _came_back(step: Step, result: Any) -> dict[str, Any]:
 
 
 def _model_outcome(result: Any) -> str:
-    parts = result.get("parts") if isinstance(result, dict) else None
-    calls = [shown(text_in(part, "tool_name")) for part in parts or () if text_in(part, "part_kind") == "tool-call"]
+    found = result.get("parts") if isinstance(result, dict) else None
+    parts = found if isinstance(found, list) else []
+    calls = [shown(text_in(part, "tool_name")) for part in parts if text_in(part, "part_kind") == "tool-call"]
     if not calls:
         return "answers"
     named = [f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls).items()]  # noqa: RUF001

@@ -7,6 +7,8 @@ from interlock.contracts.payloads import Usage
 from interlock.journal._steps import RETURNED
 from interlock.journal.model import Request, Step, Stuck, SubRunLink, Totals
 
+_REPORTED = (("tool_result", "completed"), ("outcome", "happened"))
+
 
 def totals(
     steps: Sequence[Step],
@@ -19,7 +21,7 @@ def totals(
 ) -> Totals:
     """Add up. since, until: the time of the run."""
     returned = sum(step.kind == "tool" and step.outcome == RETURNED for step in steps)
-    reported = sum(one.kind == "tool_result" and one.outcome == "completed" for one in requests)
+    reported = sum((one.kind, one.outcome) in _REPORTED for one in requests)
     usage = Usage(tool_calls=returned + reported)
     for used in (*(step.usage for step in steps), *(one.usage for one in sub_runs)):
         usage += used or Usage()

@@ -11,12 +11,13 @@ _UNITS: tuple[tuple[float, int, str, int, str], ...] = (
     (86_400, 3_600, "h", 60, "min"),
     (float("inf"), 86_400, "d", 3_600, "h"),
 )
+_ASKS = {"tool_result": " (its result)", "outcome": " (did it happen?)"}
 _OUTCOMES = {
     "open": "waits",
     "completed": "result reported",
     "failed": "failure reported",
-    "happened": "it happened",
-    "not_happened": "it did not happen",
+    "happened": "found to have happened",
+    "not_happened": "found not to have happened",
     "given_up": "given up",
 }
 
@@ -74,6 +75,11 @@ def ending(step: Step) -> str:
     if step.error:
         return f"{step.status.replace('_', ' ')}: {step.error}"
     return step.outcome if step.outcome and step.status == "completed" else step.status.replace("_", " ")
+
+
+def subject(request: Request) -> str:
+    """What a request is about: the call, and what of it is asked for."""
+    return f"{request.label}{_ASKS.get(request.kind, '')}"
 
 
 def tone(request: Request) -> str:
@@ -168,3 +174,9 @@ def _edits(request: Request) -> str:
         return f"with {', '.join(changed)}" if changed else "with another secret"
     ran = request.executed or (request.answer.arguments if request.answer else None)
     return f"with other arguments: {call_label(request.tool, ran)}" if ran else "with other arguments"
+
+
+def _waits(totals: Totals) -> str:
+    if totals.people:
+        return f"{counted(totals.people, 'wait')} for a person ({span(totals.waited_seconds)})"
+    return f"stuck for {span(totals.waited_seconds)}" if totals.waited_seconds else "no waits"

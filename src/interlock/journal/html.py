@@ -218,7 +218,7 @@ def _card(request: Request, journal: Journal, above: str) -> Markup:
         "article",
         el(
             "h3",
-            el("span", request.label),
+            el("span", words.subject(request)),
             " ",
             el("span", request.outcome.replace("_", " "), class_=f"pill {tone}"),
         ),
