@@ -145,9 +145,7 @@ def totals_line(totals: Totals) -> str:
         f"{totals.usage.input_tokens:,} tokens in, {totals.usage.output_tokens:,} out",
         counted(totals.tool_calls, "tool call"),
         *([counted(totals.retries, "attempt") + " more"] if totals.retries else []),
-        f"{counted(totals.people, 'wait')} for a person ({span(totals.waited_seconds)})"
-        if totals.people
-        else "no waits",
+        _waits(totals),
         f"{span(totals.elapsed_seconds)} in all",
     ]
     return ", ".join(parts)
