@@ -166,9 +166,12 @@ class AgentWorkflow:
         if not sub_run.workflow_id.startswith(f"{workflow.info().workflow_id}/"):
             return  # A stranger's: this run's end must not reach it.
         known = self._sub_runs.get(sub_run.workflow_id)
-        if known is None or known.usage is None:
-            self._sub_runs[sub_run.workflow_id] = sub_run
-            self.show()
+        if known is not None and known.usage is not None:
+            if sub_run.usage is not None:
+                return
+            self._gate.spent_elsewhere += known.usage  # It is started over, under the same id.
+        self._sub_runs[sub_run.workflow_id] = sub_run
+        self.show()
 
     @workflow.update(name=names.SUBMIT_DECISION)
     def submit_decision(self, decision: Decision) -> Receipt:
@@ -232,7 +235,7 @@ class AgentWorkflow:
                 "fork": None,
                 "carried": Carried(
                     usage=continuation.usage,
-                    judges_usage=self._gate.judges_usage,
+                    spent_elsewhere=self._gate.spent_elsewhere,
                     calls=continuation.calls,
                     asked=self._gate.asked,
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
@@ -255,7 +258,7 @@ class AgentWorkflow:
         return "awaiting_tool_result" if kinds == {"tool_result"} else "awaiting_approval"
 
     def _usage(self) -> Usage:
-        total = self._gate.usage + self._gate.judges_usage
+        total = self._gate.usage + self._gate.spent_elsewhere
         for sub_run in self._sub_runs.values():
             total += sub_run.usage or Usage()
         return total

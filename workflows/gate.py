@@ -66,7 +66,7 @@ class ApprovalGate:
     def __init__(self, changed: Callable[[], None], reuse: Reuse, carried: Carried) -> None:
         self.settled: list[Settled] = list(carried.settled)
         self.usage = carried.usage
-        self.judges_usage = carried.judges_usage
+        self.spent_elsewhere = carried.spent_elsewhere
         self._changed = changed
         self._reuse = reuse
         self._waiting: dict[str, _Waiting] = {}
@@ -184,7 +184,7 @@ class ApprovalGate:
         return waiting
 
     def _judged(self, call: GatedCall, fingerprint: str, request_id: str, verdict: JudgeVerdict) -> Ruling | None:
-        self.judges_usage += verdict.usage
+        self.spent_elsewhere += verdict.usage
         if verdict.verdict == "approve":
             try:
                 arguments = call.arguments if verdict.arguments is None else _edited(call, verdict.arguments)

@@ -495,6 +495,8 @@ async def test_an_agent_of_a_tool_that_failed_is_started_over_when_its_tool_is_r
 
         assert script.results() == {"d": "inner done"}
         assert len((await run.state()).sub_runs) == 1
+        # Two of the run's own, and the one of the agent that was started over: the failed one had no answer.
+        assert (await run.result()).usage.requests == 3
 
 
 async def test_a_step_that_is_retried_does_not_repeat_an_agent_that_has_finished(run_app: Running) -> None:

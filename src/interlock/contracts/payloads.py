@@ -279,13 +279,14 @@ class SubRun(Payload):
 class Carried(Payload):
     """What an execution of a run takes along from the one before it, whose history had become long.
 
-    usage: of the run's own agents. judges_usage: of its judges. calls, asked: how many tool calls and requests there
-    were so far. key_root: what idempotency keys are made of; empty for the first execution of the run. settled: the
-    latest requests that are closed. sub_runs: the runs that its tools started, all ended.
+    usage: of the run's own agents. spent_elsewhere: by its judges, and by runs of its tools that were started over.
+    calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
+    for the first execution of the run. settled: the latest requests that are closed. sub_runs: the runs that its tools
+    started, all ended.
     """
 
     usage: Usage = Usage()
-    judges_usage: Usage = Usage()
+    spent_elsewhere: Usage = Usage()
     calls: int = 0
     asked: int = 0
     key_root: str = ""

@@ -132,7 +132,8 @@ class _Demo:
         from interlock.demo.report import Outcome
 
         client = await connect(server.address)
-        run = await client.start(settings.AGENT, settings.TICKET, id=self._place.folder.name)
+        # A demo that fails is over: nobody comes back to retry it.
+        run = await client.start(settings.AGENT, settings.TICKET, id=self._place.folder.name, stuck_seconds=0)
         url = server.run_url(run.id)
         self._show_where(server.address, url)
         follower = Follower(client, run, self._screen)
