@@ -16,7 +16,7 @@ from typing import Any, Self
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
-from temporalio.workflow import Info
+from temporalio.workflow import Info, NondeterminismError
 
 from interlock.contracts import names
 from interlock.contracts.failures import Told, own_place, told, where
@@ -92,7 +92,7 @@ class _Guarded(WorkflowInstance):
         if act.is_replaying:
             return completion
         if completion.HasField("failed"):
-            return _ending(completion)
+            return completion if _diverges(completion) else _ending(completion)
         if self._waits_for_nothing(act, completion):
             return _ending(_failed(_stalled(self._inner)))
         return completion
@@ -332,6 +332,10 @@ def _failed(what: Told) -> WorkflowActivationCompletion:
     completion.failed.failure.message = what.message
     completion.failed.failure.application_failure_info.type = what.type
     return completion
+
+
+def _diverges(failed: WorkflowActivationCompletion) -> bool:
+    return failed.failed.failure.application_failure_info.type == NondeterminismError.__name__
 
 
 def _ending(failed: WorkflowActivationCompletion) -> WorkflowActivationCompletion:
