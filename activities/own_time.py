@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -86,7 +86,8 @@ class _Inbound(ActivityInboundInterceptor):
         self._running[info.task_token] = _named(input, info.activity_type)
         try:
             if info.start_to_close_timeout != self._unlimited:
-                return await super().execute_activity(input)
+                async with _beating() if info.heartbeat_timeout else nullcontext():
+                    return await super().execute_activity(input)
             return await self._limited(input)
         finally:
             del self._running[info.task_token]

@@ -119,6 +119,10 @@ class AgentWorkflow:
         self._now.remove(label)
         self.show()
 
+    def idle(self) -> bool:
+        """Whether the run neither asks anybody nor has ended: then something of it has to be under way."""
+        return self._status() == "running"
+
     @workflow.query(name=names.STATUS)
     def state(self) -> RunState:
         """What the run is doing, what it waits for and what was decided."""

@@ -50,6 +50,7 @@ IDEMPOTENT = "idempotent"
 _MARK = "interlock_gate"
 _TAKE_ANYTHING = ("any", "dict[str,any]")
 _JUDGE_TIMEOUT = timedelta(minutes=5)
+_JUDGE_HEARTBEAT = timedelta(seconds=8)
 
 
 class GatedToolset(WrapperToolset[Any]):
@@ -57,7 +58,10 @@ class GatedToolset(WrapperToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """The tools, those that need an approval or an outside result as ordinary ones: they wait when called."""
-        return {name: _waiting_when_called(tool) for name, tool in (await super().get_tools(ctx)).items()}
+        tools = await super().get_tools(ctx)
+        if current_scope.get() is None:
+            return tools  # There is no gate to wait at, so they stay what the framework defers by itself.
+        return {name: _waiting_when_called(tool) for name, tool in tools.items()}
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -281,6 +285,7 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
             args=[question, call.ctx.deps],
             result_type=JudgeVerdict,
             start_to_close_timeout=_JUDGE_TIMEOUT,
+            heartbeat_timeout=_JUDGE_HEARTBEAT,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
     try:

@@ -80,11 +80,3 @@ def problems(error: ValidationError) -> str:
 def type_name(kind: Any) -> str:
     """How a person would write a type: unions and the like have no name of their own."""
     return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
-
-
-def sentence(error: BaseException) -> str:
-    """What an error says; its type when it says nothing or cannot be asked."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # `__str__` is the user's code and may raise anything; the run still has to end with a name.
-        return f"{type(error).__name__}, which cannot be written as text"

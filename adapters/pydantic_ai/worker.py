@@ -17,13 +17,14 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_core import from_json, to_json
 from temporalio import activity
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from interlock._failures import failure_of
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
-from interlock.adapters.pydantic_ai._json import sentence, type_name
+from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
@@ -103,15 +104,21 @@ class PydanticAIAdapter:
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
                 ) from error
             except asyncio.CancelledError:
-                # A stopping worker cancels its activities too; then the run goes on and the next attempt finds it.
-                details = activity.cancellation_details()
-                if details and details.cancel_requested:
-                    with anyio.CancelScope(shield=True):
+                with anyio.CancelScope(shield=True):
+                    if await self._nobody_waits(info.workflow_id):
                         await self._sub_runs.cancel(workflow_id)
                 raise
         result = sub_run_result(self._agents[agent], output)
         ctx.usage.incr(result.usage)
         return result
+
+    async def _nobody_waits(self, workflow_id: str) -> bool:
+        """Whether this attempt is cancelled since its run is cancelled or gone. Otherwise, as when its worker stops,
+        the run goes on and the next attempt finds the agent's run."""
+        details = activity.cancellation_details()
+        if details is None or self._sub_runs is None:
+            return False
+        return details.cancel_requested or (details.not_found and await self._sub_runs.is_over(workflow_id))
 
     def check_ticket(self, ticket: Ticket, arguments: Mapping[str, Any]) -> None:
         """Raise when what would run now is not what was approved."""
@@ -135,6 +142,14 @@ class _Inbound(ActivityInboundInterceptor):
         self._adapter = adapter
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        try:
+            return await self._execute(input)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # Such as SystemExit: meant to end more than this attempt, so none follows.
+            raise failure_of(error) from None
+
+    async def _execute(self, input: ExecuteActivityInput) -> Any:
         carried = getattr(input.args[0], "serialized_run_context", None) if input.args else None
         if not isinstance(carried, dict):
             return await super().execute_activity(input)
@@ -144,18 +159,7 @@ class _Inbound(ActivityInboundInterceptor):
         _sub_runs.set(itertools.count(1))
         _path.set(tuple(carried.get("interlock_path", ())))
         _key.set(carried.get("interlock_key") or _place(activity.info()))
-        try:
-            return await super().execute_activity(input)
-        except (asyncio.CancelledError, FailureError):
-            raise
-        except Exception as error:
-            try:
-                str(error)
-            except Exception:  # The SDK would fall over it, and the attempt would end without a word.
-                raise ApplicationError(sentence(error), type=type(error).__name__) from None
-            raise
-        except BaseException as error:
-            raise ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True) from None
+        return await super().execute_activity(input)
 
 
 _sub_runs: ContextVar[Iterator[int]] = ContextVar("interlock_sub_runs")

@@ -16,9 +16,11 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, sentence, type_name
+from interlock._failures import ended_by, failure_of
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, type_name
 from interlock.adapters.pydantic_ai._scope import HistoryIsLongError, Scope, current_scope, never, usage_of
 from interlock.contracts import names
+from interlock.contracts.failures import place
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
@@ -62,16 +64,13 @@ class Runner:
             spent=[arguments["usage"]],
         )
         token = current_scope.set(scope)
+        task = asyncio.current_task()
         try:
             result = await self._to_its_end(run, arguments, scope)
-        except (asyncio.CancelledError, GeneratorExit, FailureError):
-            raise
         except BaseException as error:
-            if type(error).__module__.startswith("temporalio."):
-                raise  # How Temporal takes a run out of its cache.
-            # Whatever the framework's loop, a hook or a validator raised ends the run with its type. Left alone,
-            # Temporal would take it for a bug in workflow code and try the same task again without end.
-            raise _ended_by(error) from None
+            if (failure := ended_by(error, task)) is error:
+                raise
+            raise failure from None
         finally:
             scope.count()
             current_scope.reset(token)
@@ -97,7 +96,7 @@ class Runner:
                 except (AgentRunError, ActivityError) as error:
                     if not _helped_by_asking_again(error, scope):
                         raise
-                    failure = error if isinstance(error, ActivityError) else _ended_by(error)
+                    failure = error if isinstance(error, ActivityError) else failure_of(error)
             if failure is not None:
                 label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
                 step = FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
@@ -131,8 +130,12 @@ class Runner:
             return None
         try:
             return self._deps.validate_json(to_json(deps))
-        except Exception as error:  # A validator of the user's own may raise anything.
-            what = problems(error) if isinstance(error, ValidationError) else type(error).__name__
+        except BaseException as error:  # A validator of the user's own may raise anything.
+            what = (
+                problems(error)
+                if isinstance(error, ValidationError)
+                else f"{type(error).__name__} {place(error)}".rstrip()
+            )
             raise _invalid_input(
                 f"The dependencies (deps) do not fit {type_name(self._agent.deps_type)} "
                 f"of agent {self._agent.name!r}: {what}"
@@ -178,10 +181,6 @@ def _check_limits(limits: dict[str, Json], new: dict[str, Json]) -> None:
         raise ValueError(problems(error)) from error
     except ApplicationError as error:
         raise ValueError(error.message) from error
-
-
-def _ended_by(error: BaseException) -> ApplicationError:
-    return ApplicationError(sentence(error), type=type(error).__name__, non_retryable=True)
 
 
 def _limits(given: dict[str, Json] | None) -> UsageLimits | None:

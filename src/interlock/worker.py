@@ -3,30 +3,37 @@
 import asyncio
 import os
 import socket
+from contextlib import suppress
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
 from temporalio.client import Client as TemporalClient
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
+from temporalio.worker import Replayer, Worker, WorkerDeploymentConfig
 
+from interlock._activations import ActivationThreads, ActivationWatch, GuardedRunner
+from interlock._failures import ToldFailures
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
 from interlock.activities.record import record_verdict
-from interlock.adapters.pydantic_ai.worker import OPEN_END
+from interlock.adapters.pydantic_ai.worker import OPEN_END, PydanticAIAdapter
 from interlock.app import Interlock
 from interlock.client import Client
+from interlock.contracts.errors import RefusedError
 from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
 from interlock.histories import StoredHistories
 from interlock.settings import Settings
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
+from interlock.workflows.guard import GuardInterceptor
 from interlock.workflows.interceptor import RunInterceptor
 
 # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
 _BUILD_ID = f"interlock-{version('interlock')}"
+_GUARD = GuardInterceptor()  # First: it sees what comes in before the others do, and what goes out after them.
 
 
 class SubRunsThroughClient:
@@ -51,10 +58,18 @@ class SubRunsThroughClient:
 
     async def cancel(self, workflow_id: str) -> None:
         """See `SubRuns`."""
-        await self._client.attach(workflow_id).cancel()
+        with suppress(RefusedError):
+            await self._client.attach(workflow_id).cancel()
+
+    async def is_over(self, workflow_id: str) -> bool:
+        """See `SubRuns`."""
+        description = await self._client.temporal.get_workflow_handle(workflow_id).describe()
+        return description.status is not WorkflowExecutionStatus.RUNNING
 
 
-def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worker, OwnTimeInterceptor]:
+def make_worker(
+    app: Interlock, client: Client, watch: ActivationWatch | None = None, **overrides: Any
+) -> tuple[Worker, OwnTimeInterceptor]:
     """A worker for the app's agents, and the interceptor that knows what it is at. overrides: of Temporal's Worker."""
     settings = app.settings
     version = version_of(settings)
@@ -69,8 +84,9 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
             record_verdict,
             *adapter.activities,
         ],
-        "interceptors": [RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
-        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
+        "workflow_runner": GuardedRunner(watch),
+        "workflow_task_executor": watch and watch.threads,
         **_versioning(version),
         "identity": f"{os.getpid()}@{socket.gethostname()}",
         "max_cached_workflows": settings.max_cached_runs,
@@ -80,14 +96,15 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
         "max_heartbeat_throttle_interval": timedelta(seconds=2),
     }
     config = client.temporal.config()
-    config["data_converter"] = DataConverter(payload_converter_class=adapter.payload_converter)
+    config["data_converter"] = _converter(adapter)
     return Worker(TemporalClient(**config), **{**options, **overrides}), own_time
 
 
 async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **overrides: Any) -> None:
     """Run a worker until `stop` is set, then let what it is at finish."""
-    worker, own_time = make_worker(app, client, **overrides)
-    with LoopWatch(own_time.running):
+    watch = ActivationWatch(ActivationThreads())
+    worker, own_time = make_worker(app, client, watch, **overrides)
+    with watch, LoopWatch(own_time.running):
         async with worker:
             await stop.wait()
 
@@ -115,9 +132,13 @@ def make_replayer(app: Interlock, **overrides: Any) -> Replayer:
     adapter = app.adapter()
     options: dict[str, Any] = {
         "workflows": [AgentWorkflow, *adapter.child_workflows],
-        "interceptors": [RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
-        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
+        "workflow_runner": GuardedRunner(),
         "build_id": _BUILD_ID,
-        "data_converter": DataConverter(payload_converter_class=adapter.payload_converter),
+        "data_converter": _converter(adapter),
     }
     return Replayer(**{**options, **overrides})
+
+
+def _converter(adapter: PydanticAIAdapter) -> DataConverter:
+    return DataConverter(payload_converter_class=adapter.payload_converter, failure_converter_class=ToldFailures)

@@ -66,6 +66,11 @@ WORKER_SHUTDOWN: Final = "WorkerShutdown"
 
 NOT_REGISTERED: Final = "NotFoundError"
 
+INPUT_TOO_LARGE: Final = "StepInputTooLargeError"
+UNREADABLE_INPUT: Final = "UnreadableInputError"
+UNREADABLE_RESULT: Final = "UnreadableResultError"
+RUN_BLOCKED: Final = "BlockedRunError"
+RUN_STALLED: Final = "StalledRunError"
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 

@@ -145,7 +145,11 @@ class SubRuns(Protocol):
         ...
 
     async def cancel(self, workflow_id: str) -> None:
-        """Ask the run to end."""
+        """Ask the run to end, if it has not ended."""
+        ...
+
+    async def is_over(self, workflow_id: str) -> bool:
+        """Whether the run has ended."""
         ...
 
 

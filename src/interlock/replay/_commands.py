@@ -10,8 +10,9 @@ from temporalio.api.sdk.v1 import UserMetadata
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.converter import default
-from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 
+from interlock._activations import GuardedRunner
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Payload
@@ -107,10 +108,11 @@ def recorded(events: Iterable[HistoryEvent]) -> Tasks:
     return tasks
 
 
-class Recorder(UnsandboxedWorkflowRunner):
+class Recorder(GuardedRunner):
     """Runs workflow code and keeps what the last run wanted. tasks: as for `recorded`. failure: of the code itself."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.tasks: Tasks = {}
         self.failure = ""
 
