@@ -28,7 +28,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems, schema_problem
 from interlock.adapters.pydantic_ai._scope import (
     Deferral,
     InterlockRunContext,
@@ -334,8 +334,9 @@ def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
     except ValidationError as error:
         raise ValueError(problems(error)) from error
     except jsonschema.ValidationError as error:
-        where = ".".join(str(step) for step in error.absolute_path)
-        raise ValueError(f"{where}: {error.message}" if where else error.message) from error
+        raise ValueError(schema_problem(error)) from error
+    except Exception as error:  # A validator of the user's own, or a schema that is none, may raise anything.
+        raise ValueError(f"they could not be checked ({type(error).__name__})") from error
     return as_json_object(validated)
 
 
