@@ -20,8 +20,8 @@ from temporalio.worker import (
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
-    from interlock.contracts.payloads import Payload
-    from interlock.contracts.ports import activity_plan
+    from interlock.contracts.payloads import Message
+    from interlock.contracts.ports import Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.reuse import Reuse
 
@@ -53,17 +53,15 @@ class _Inbound(WorkflowInboundInterceptor):
         super().init(_Outbound(outbound))
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
-        if not _is_message(input.args):
+        if why := _why_refused(input.args):
             # Left alone it would fail the workflow task, again and again.
-            workflow.logger.warning("signal.refused", extra={"signal": input.signal, "arguments": len(input.args)})
+            workflow.logger.warning("signal.refused", extra={"signal": input.signal, "why": why})
             return
         await super().handle_signal(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        if not _is_message(input.args):
-            raise RefusedError(
-                f"{input.update} takes one message; {len(input.args)} arguments of another kind were given."
-            )
+        if why := _why_refused(input.args):
+            raise RefusedError(f"{input.update} was refused. {why}")
         super().handle_update_validator(input)
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
@@ -103,9 +101,13 @@ def _with_never_retried(policy: RetryPolicy, of: RetryPolicy | None) -> RetryPol
     return dataclasses.replace(policy, non_retryable_error_types=list(dict.fromkeys(never)))
 
 
-def _is_message(args: Sequence[object]) -> bool:
-    # A payload of null comes in as None, whatever the handler's type.
-    return len(args) == 1 and isinstance(args[0], Payload)
+def _why_refused(args: Sequence[object]) -> str:
+    """What keeps the arguments from being one message; empty when nothing does."""
+    if len(args) != 1:
+        return f"It takes one message as its only argument; {len(args)} arguments were given."
+    if isinstance(args[0], Unreadable):
+        return args[0].why
+    return "" if isinstance(args[0], Message) else "It takes a message; what was given is none."
 
 
 class RunInterceptor(Interceptor):

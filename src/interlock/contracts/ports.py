@@ -21,6 +21,13 @@ from interlock.contracts.payloads import (
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """Stands for a message that could not be read. why: for its sender; it quotes nothing of what was sent."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class GatedCall:
     """One tool call that must not run before somebody has said so.
 
