@@ -1,4 +1,8 @@
-"""Messages of every kind that nobody should send: names, forms, sizes, records that are almost right."""
+"""Messages of every kind that nobody should send: names, forms, sizes, records that are almost right.
+
+They are meant for a run in which request 1 is settled, 2 and 3 wait for approvals, 4 was approved, 5 waits for a result
+from outside, 6 asks whether 4 happened, and tool step 1 is stuck.
+"""
 
 import json
 from collections.abc import Mapping
@@ -77,7 +81,7 @@ def right(model: type[BaseModel], request_id: str, call_id: str) -> dict[str, An
         "request_id": request_id,
         "call_id": call_id,
         "digest": f"#digest {request_id}#",
-        "verdict": "approve",
+        "verdict": "happened" if request_id == "6" else "approve",
         "workflow_id": "#run#/support-1",
         "agent": "support",
     }
@@ -91,7 +95,7 @@ def harmless(model: type[BaseModel], record: Any) -> Any:
         model.model_validate_json(as_sent(written(record)))
     except ValidationError:
         return record
-    others = {"digest": "#foreign#", "workflow_id": "#foreign#/support-1"}
+    others = {"digest": "#foreign#", "workflow_id": "#foreign#/support-1", "step": "7"}
     return {**record, **{name: value for name, value in others.items() if name in model.model_fields}}
 
 
@@ -115,17 +119,26 @@ ids = values.filter(lambda value: SENT_SECRET not in str(value))  # And which re
 
 
 @st.composite
-def bad_edits(draw: st.DrawFn, model: type[BaseModel]) -> dict[str, Any]:
-    """An approval of what is asked, with arguments that fit no tool: they lack the order."""
+def unfit(draw: st.DrawFn, model: type[BaseModel]) -> dict[str, Any]:
+    """A record for what really waits, but of a kind or with contents that do not fit it."""
+    if "usage_limits" in model.model_fields:  # What is stuck did not fail by a limit.
+        limits = draw(st.dictionaries(st.sampled_from(["request_limit", "zzz"]), values))
+        return {**right(model, "", ""), "step": draw(st.sampled_from(["", "1"])), "usage_limits": limits}
+    if "verdict" not in model.model_fields:
+        return right(model, *draw(st.sampled_from([("2", "b"), ("2", "2"), ("6", "6"), ("1", "a")])))
+    if draw(st.booleans()):
+        verdicts = [("2", "happened"), ("5", "approve"), ("5", "give_up"), ("6", "approve"), ("6", "reject")]
+        request_id, verdict = draw(st.sampled_from(verdicts))
+        return {**right(model, request_id, ""), "verdict": verdict}
     edit = draw(st.dictionaries(st.sampled_from(["memo", "note", "amount"]) | names, values, max_size=3))
-    edit.pop("order", None)
-    return {**right(model, *draw(st.sampled_from([("2", "b"), ("3", "c")]))), "arguments": {**edit, **MASKED}}
+    edit.pop("order", None)  # Without it the edit fits no tool.
+    return {**right(model, draw(st.sampled_from(["2", "3"])), ""), "arguments": {**edit, **MASKED}}
 
 
 @st.composite
 def almost_right(draw: st.DrawFn, model: type[BaseModel]) -> Any:
     """A record that lacks something, holds something else instead, or is meant for another."""
-    known = [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d"), ("5", "e"), ("", ""), ("2", "2")]
+    known = [("1", "a"), ("2", "b"), ("4", "d"), ("5", "e"), ("6", "d"), ("7", "f"), ("", ""), ("5", "5")]
     record = right(model, *draw(st.sampled_from(known)))
     for name in draw(st.lists(st.sampled_from(sorted(model.model_fields)), max_size=2)):
         old = record.pop(name, None)
@@ -161,8 +174,10 @@ unknown_names = st.sampled_from(["", "nobody", "DECIDE_APPROVAL", "__temporal_x"
 
 
 def bodies(model: type[BaseModel]) -> st.SearchStrategy[tuple[Body, ...]]:
-    records = [almost_right(model), *([bad_edits(model)] if "arguments" in model.model_fields else [])]
-    body = st.one_of(*(record.map(written).map(Body) for record in records), values.map(written).map(Body), odd_bodies)
+    records = [almost_right(model), values]
+    if {"request_id", "call_id", "usage_limits"} & set(model.model_fields):
+        records.append(unfit(model))
+    body = st.one_of(*(record.map(written).map(Body) for record in records), odd_bodies)
     return st.one_of(body.map(lambda one: (one,)), st.lists(body, max_size=3).map(tuple))
 
 

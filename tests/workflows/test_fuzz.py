@@ -14,8 +14,9 @@ from pydantic_ai.exceptions import CallDeferred
 from pydantic_ai.messages import ModelMessage, ToolCallPart
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.client import WorkflowHandle
+from temporalio.common import RetryPolicy
 
-from interlock import Client, Interlock, Run, RunFailedError
+from interlock import Client, Interlock, Retries, Run, RunFailedError, Settings
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
@@ -46,8 +47,8 @@ batches = st.lists(st.one_of(messages("signal", SIGNALS), messages("update", UPD
 questions = st.lists(messages("query", QUERIES), max_size=4)
 
 
-def refunds(paid: list[Any]) -> Interlock:
-    """An app whose runs settle request 1, and then wait for approvals of 2 and 3 and for the result of 4."""
+def office(paid: list[Any], mended: list[bool]) -> Interlock:
+    """An app whose runs come to wait for everything that a run can wait for."""
 
     def look_up(memo: str) -> str:
         if memo:
@@ -61,8 +62,16 @@ def refunds(paid: list[Any]) -> Interlock:
     def wire(**given: Any) -> str:
         return pay(**given)
 
+    def lose() -> str:
+        raise ConnectionError("unplugged")
+
     def render() -> str:
         raise CallDeferred
+
+    def post() -> str:
+        if not mended:
+            raise ConnectionError("unplugged")
+        return "posted"
 
     schema = {
         "type": "object",
@@ -77,11 +86,15 @@ def refunds(paid: list[Any]) -> Interlock:
         [
             call("pay", "b", order="A-2", api_key=OWN_SECRET),
             call("wire", "c", order="A-3", api_key=OWN_SECRET),
-            call("render", "d"),
+            call("lose", "d"),
+            call("render", "e"),
+            call("post", "f"),
         ],
         "done",
     )
-    return Interlock([agent(script, tools=[Tool(pay, requires_approval=True), by_schema, render])])
+    tools = [Tool(pay, requires_approval=True), by_schema, Tool(lose, requires_approval=True), render, post]
+    once = Retries(tool=RetryPolicy(maximum_attempts=1))
+    return Interlock([agent(script, tools=tools)], settings=Settings(stuck_seconds=3_600), retries=once)
 
 
 @dataclass
@@ -98,8 +111,13 @@ class Target:
         run = await app.client.start("support", "go")
         await app.requests(run, 1)
         await run.decide("1", "approve")
-        await app.requests(run, 3)
-        return cls(app, run, await run.state())
+        await app.requests(run, 4)
+        await run.decide("4", "approve")
+        waits = {"2": "approval", "3": "approval", "5": "tool_result", "6": "outcome"}
+        state = await app.state(
+            run, lambda state: {one.request_id: one.kind for one in state.requests} == waits and len(state.stuck) == 1
+        )
+        return cls(app, run, state)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -173,17 +191,22 @@ def is_clear(message: Message, answer: Answer) -> bool:
 
 async def test_no_message_harms_a_run_or_changes_it(run_app: Running, caplog: pytest.LogCaptureFixture) -> None:
     paid: list[str] = []
-    async with run_app(refunds(paid)) as app:
+    mended: list[bool] = []
+    async with run_app(office(paid, mended)) as app:
         target = await Target.made(app)
         await for_examples(target.throw, batches, questions, count=8)
-        paid.clear()
-        await target.run.decide("3", "approve", digest=target.digests["3"])
-        await target.run.complete_tool_call("d", result="rendered", digest=target.digests["4"])
-        await target.run.decide("2", "approve", arguments={"order": "B-2", **MASKED}, digest=target.digests["2"])
 
-        assert (await target.run.result()).output == "done"
+        run, digests = target.run, target.digests
+        paid.clear()
+        mended.append(True)
+        await run.decide("3", "approve", digest=digests["3"])
+        await run.complete_tool_call("e", result="rendered", digest=digests["5"])
+        await run.decide("6", "happened", result="sent", digest=digests["6"])
+        await run.retry(step="1")
+        await run.decide("2", "approve", arguments={"order": "B-2", **MASKED}, digest=digests["2"])
+        assert (await run.result()).output == "done"
         assert sorted(paid) == ["A-3", "B-2"]
-        assert await failures(app, target.run) == []
+        assert await failures(app, run) == []
     assert not [one for one in caplog.records if SENT_SECRET in str(vars(one)) or OWN_SECRET in str(vars(one))]
 
 
@@ -195,12 +218,12 @@ async def test_signals_that_come_before_a_run_begins_change_nothing(server: Embe
         small = [one for one in (aimed(message, run.id, {}) for message in batch) if one.size < 1_000_000]
         await send_all(client.temporal, run.id, small)
         options = {"task_queue": client.task_queue, "max_cached_workflows": cached_runs}
-        async with running(refunds([]), server, **options) as app:
+        async with running(office([], []), server, **options) as app:
             state = await app.state(run, lambda state: bool(state.requests))
             assert [request.request_id for request in state.requests] == ["1"]
             assert (state.settled, state.sub_runs) == ([], [])
             await run.decide("1", "approve", digest=state.requests[0].digest)
-            await app.requests(run, 3)
+            await app.requests(run, 4)
             assert await failures(app, run) == []
             await run.cancel()
 
@@ -274,7 +297,7 @@ def answer_to(request_id: str, record: dict[str, Any], by_update: bool) -> Messa
 
 
 async def test_a_run_that_was_told_of_odd_runs_can_be_cancelled(run_app: Running) -> None:
-    async with run_app(refunds([])) as app:
+    async with run_app(office([], [])) as app:
         for odd in ["x" * 2_000, "é" * 700, "a\x00b", " ", ""]:
             run = await app.client.start("support", "go")
             await app.requests(run, 1)
