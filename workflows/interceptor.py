@@ -1,5 +1,6 @@
 """Gives runs the agents of their worker, and each activity the summary that a person understands."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.ports import Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.reuse import Reuse
+    from interlock.workflows.runner import is_cancelling
 
 _RECALL_TIMEOUT = timedelta(minutes=1)
 
@@ -42,7 +44,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         label = input.summary or input.activity
         run.started(label)
         handle = super().start_activity(input)
-        handle.add_done_callback(lambda _: run.finished(label))
+        handle.add_done_callback(lambda done: _finished(run, label, done))
         return handle
 
 
@@ -62,11 +64,20 @@ class _Inbound(WorkflowInboundInterceptor):
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
         if why := _why_refused(input.args):
             raise RefusedError(f"{input.update} was refused. {why}")
+        if is_cancelling.get():
+            # Taken, it would be undone in the same task: its sender would have a receipt for what never happens.
+            raise RefusedError(f"{input.update} was refused. The run is being cancelled: nothing is decided any more.")
         super().handle_update_validator(input)
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_agents.set(self.agents)
         return await super().execute_workflow(input)
+
+
+def _finished(run: AgentWorkflow, label: str, done: "asyncio.Future[object]") -> None:
+    run.finished(label)
+    if not done.cancelled():
+        done.exception()  # Of a call that nobody waits for any more it would be logged as lost.
 
 
 def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio.client import Client as TemporalClient
 from temporalio.converter import DataConverter
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Replayer, Worker
 
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
@@ -22,6 +22,7 @@ from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
 from interlock.histories import StoredHistories
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.interceptor import RunInterceptor
+from interlock.workflows.runner import RunRunner
 
 # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
 _BUILD_ID = f"interlock-{version('interlock')}"
@@ -62,7 +63,7 @@ def make_worker(app: Interlock, client: Client, **overrides: Any) -> tuple[Worke
             *adapter.activities,
         ],
         "interceptors": [RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
-        "workflow_runner": UnsandboxedWorkflowRunner(),
+        "workflow_runner": RunRunner(),
         "build_id": _BUILD_ID,
         "identity": f"{os.getpid()}@{socket.gethostname()}",
         "max_cached_workflows": settings.max_cached_runs,
@@ -90,7 +91,7 @@ def make_replayer(app: Interlock) -> Replayer:
     return Replayer(
         workflows=[AgentWorkflow, *adapter.child_workflows],
         interceptors=[RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_runner=RunRunner(),
         build_id=_BUILD_ID,
         data_converter=DataConverter(payload_converter_class=adapter.payload_converter),
     )

@@ -20,6 +20,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 Kind = Literal["signal", "update", "query"]
+_REFUSALS = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ async def send(client: Client, run_id: str, message: Message) -> Answer:
             case "query":
                 return await _query(client, run_id, message)
     except RPCError as error:
-        if error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN):
+        if error.status in _REFUSALS:
             return Answer(False, refused=error.message)
         raise
 
