@@ -89,8 +89,8 @@ class GatedToolset(WrapperToolset[Any]):
                 ruling = await ask(scope, asked, _Call(name, args, ctx, tool))
                 if ruling.outcome in ("completed", "failed"):
                     return _outside_result(ruling)
-                args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 ctx = dataclasses.replace(ctx, tool_call_approved=True)
+                args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
             try:
@@ -312,7 +312,7 @@ def _outside_result(ruling: Ruling) -> Any:
     return ruling.result
 
 
-def _ruled_arguments(
+async def _ruled_arguments(
     ruling: Ruling, args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
 ) -> dict[str, Any]:
     if not ruling.edited:
@@ -320,7 +320,15 @@ def _ruled_arguments(
     edited: dict[str, Any] = tool.args_validator.validate_json(
         to_json(ruling.arguments), context=ctx.validation_context
     )
+    if tool.args_validator_func is not None and workflow.patched(names.VALIDATE_EDITS):
+        # An activity, so the reviewer's answer could not wait for it.
+        await tool.args_validator_func(ctx, **edited)
     return edited
+
+
+def _brings_only_a_schema(tool: ToolsetTool[Any]) -> bool:
+    """Whether it is the tool of a server or of an external toolset, which has no validator of its own."""
+    return getattr(tool.args_validator, "title", "") in _TAKE_ANYTHING
 
 
 def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
@@ -328,8 +336,7 @@ def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
         raise ValueError("numbers have to be finite")
     try:
         validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
-        if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
-            # The tool of a server or of an external toolset brings no validator of its own, only its schema.
+        if _brings_only_a_schema(call.tool):
             jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
     except ValidationError as error:
         raise ValueError(problems(error)) from error
@@ -352,7 +359,8 @@ def _shown(call: _Call) -> dict[str, Json]:
     if has_infinite(call.args):
         raise ModelRetry("Numbers in the arguments have to be finite.")
     written = as_json_object(call.args)
-    if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
+    if _brings_only_a_schema(call.tool):
+        _check_schema(written, call.tool.tool_def.parameters_json_schema)
         return written
     try:
         survives = call.args == call.tool.args_validator.validate_json(
@@ -367,6 +375,17 @@ def _shown(call: _Call) -> dict[str, Json]:
             "for only one direction, no validator that changes its own result, no secret types."
         )
     return written
+
+
+def _check_schema(arguments: dict[str, Json], schema: dict[str, Any]) -> None:
+    """Give a call that its tool would not take back to the model: nobody needs to be asked about it."""
+    try:
+        jsonschema.validate(arguments, schema)
+    except jsonschema.ValidationError as error:
+        if workflow.patched(names.CHECK_BEFORE_ASKING):
+            raise ModelRetry(f"The arguments do not fit: {schema_problem(error)}") from None
+    except Exception:  # A schema that cannot be used, such as one with another language's patterns, says nothing.
+        return
 
 
 def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
