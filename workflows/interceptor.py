@@ -21,7 +21,7 @@ from temporalio.worker import (
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
-    from interlock.contracts.payloads import Message
+    from interlock.contracts.payloads import Message, Payload
     from interlock.contracts.ports import Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.reuse import Reuse
