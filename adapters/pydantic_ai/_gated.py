@@ -57,7 +57,7 @@ class GatedToolset(WrapperToolset[Any]):
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """The tools, those that need an approval or an outside result as ordinary ones: they wait when called."""
-        return {name: _waiting_when_called(tool) for name, tool in (await super().get_tools(ctx)).items()}
+        return {name: _waiting_when_called(tool, ctx) for name, tool in (await super().get_tools(ctx)).items()}
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -291,12 +291,16 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
         return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
 
 
-def _waiting_when_called(tool: ToolsetTool[Any]) -> ToolsetTool[Any]:
+def _waiting_when_called(tool: ToolsetTool[Any], ctx: RunContext[Any]) -> ToolsetTool[Any]:
     kind = tool.tool_def.kind
     if kind not in ("unapproved", "external"):
         return tool
-    metadata = {**(tool.tool_def.metadata or {}), _MARK: kind}
-    return dataclasses.replace(tool, tool_def=dataclasses.replace(tool.tool_def, kind="function", metadata=metadata))
+    tool_def = dataclasses.replace(
+        tool.tool_def, kind="function", metadata={**(tool.tool_def.metadata or {}), _MARK: kind}
+    )
+    # A toolset of calls that run outside allows the model no second try, since nothing there would ask for one.
+    max_retries = tool.max_retries if kind == "unapproved" else max(tool.max_retries, ctx.max_retries)
+    return dataclasses.replace(tool, tool_def=tool_def, max_retries=max_retries)
 
 
 def _deferral(tool_def: ToolDefinition) -> Deferral | None:
