@@ -152,8 +152,11 @@ class Kind:
     name: str
     ends_as: str
 
-    async def begun(self, lane: Lane) -> tuple[Run, float | None]:
-        """A run that waits for the answer; and when its rival is due, by the clock, or None for one that is sent."""
+    async def begun(self, lane: Lane) -> tuple[Run, float | None] | None:
+        """A run that waits for the answer; and when its rival is due, by the clock, or None for one that is sent.
+
+        None when the run's time was over before it came to wait, as on a busy machine.
+        """
         run = await lane.app.client.start("racer", "pay")
         await lane.app.requests(run, 1)
         return run, None
@@ -214,7 +217,7 @@ class TimedOut(Kind):
     name, ends_as = "approval x time limit", "timed_out"
     limit = timedelta(seconds=3)
 
-    async def begun(self, lane: Lane) -> tuple[Run, float | None]:
+    async def begun(self, lane: Lane) -> tuple[Run, float | None] | None:
         """See `Kind`."""
         client = lane.app.client
         options = RunOptions(search_attributes=tuple(names.SEARCH_ATTRIBUTES))
@@ -226,7 +229,11 @@ class TimedOut(Kind):
             execution_timeout=self.limit,
         )
         run = client.attach(handle.id)
-        await lane.app.requests(run, 1)
+        try:
+            async with asyncio.timeout(self.limit.total_seconds()):
+                await lane.app.requests(run, 1)
+        except TimeoutError:
+            return None
         return run, ((await handle.describe()).start_time + self.limit).timestamp()
 
     def struck(self, journal: Journal) -> float | None:
@@ -241,12 +248,11 @@ class StuckEnds(Kind):
     name, ends_as = "retry x stuck run's end", "failed"
     seconds = 1.5
 
-    async def begun(self, lane: Lane) -> tuple[Run, float | None]:
+    async def begun(self, lane: Lane) -> tuple[Run, float | None] | None:
         """See `Kind`."""
         run = await lane.app.client.start("racer", "send", stuck_seconds=self.seconds)
-        # On a busy machine the time may be over before anybody has looked.
         state = await lane.app.state(run, lambda state: bool(state.stuck) or state.status == self.ends_as)
-        return run, state.stuck[0].ends_at.timestamp() if state.stuck else time.time()
+        return (run, state.stuck[0].ends_at.timestamp()) if state.stuck else None
 
     async def answer(self, lane: Lane, run: Run, by_update: bool) -> Told:
         """See `Kind`."""
@@ -410,7 +416,11 @@ class _Races:
         lane, by_update = self._lanes[number % 2], number // 2 % 2 == 0
         kind, gap = self._kind, self._random.uniform(-WITHIN_SECONDS, WITHIN_SECONDS) * 0.9
         rival_by_update = self._random.random() < 0.5
-        run, due = await kind.begun(lane)
+        begun = await kind.begun(lane)
+        if begun is None:
+            self._row.wide += 1
+            return
+        run, due = begun
         if due is None:
             told, rival = await asyncio.gather(
                 _after(max(0, gap), lambda: kind.answer(lane, run, by_update)),

@@ -129,7 +129,7 @@ class Durable(TemporalDurability[Any]):
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
-        return _gated.with_distinct_call_ids(response) if workflow.in_workflow() else response
+        return _gated.with_distinct_call_ids(response, ctx.messages) if workflow.in_workflow() else response
 
     def _planned_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext

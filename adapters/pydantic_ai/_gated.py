@@ -1,7 +1,7 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import (
     ToolFailed,
     UserError,
 )
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
@@ -237,10 +237,16 @@ def add_message(scope: Scope, request: ModelRequestContext) -> None:
         last.parts = [*last.parts, UserPromptPart(text)]
 
 
-def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:
-    """The response with a call id of its own for every call, so that no two can trade results or rulings."""
-    seen: set[str] = set()
+def with_distinct_call_ids(response: ModelResponse, before: Sequence[ModelMessage]) -> ModelResponse:
+    """The response with a call id of its own for every call, so that no two can trade results or rulings.
+
+    before: the conversation so far. Providers refuse one that has an id twice.
+    """
     parts = list(response.parts)
+    calls = [part.tool_call_id or f"call-{at}" for at, part in enumerate(parts) if isinstance(part, ToolCallPart)]
+    seen = {part.tool_call_id for message in before for part in message.parts if isinstance(part, ToolCallPart)}
+    if not seen.isdisjoint(calls) and not workflow.patched(names.DISTINCT_CALL_IDS):
+        seen = set()
     for index, part in enumerate(parts):
         if isinstance(part, ToolCallPart):
             base = call_id = part.tool_call_id or f"call-{index}"
