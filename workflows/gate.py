@@ -213,7 +213,7 @@ class ApprovalGate:
             arguments_digest=digest(arguments),
             fingerprint=fingerprint,
         )
-        return Ruling(outcome, arguments, edited=arguments != call.arguments, ticket=ticket)
+        return Ruling(outcome, arguments, edited=digest(arguments) != digest(call.arguments), ticket=ticket)
 
     def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
         del self._waiting[waiting.request.request_id]

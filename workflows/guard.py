@@ -5,6 +5,7 @@ An error in workflow code fails its task, which the server then gives out again,
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from temporalio import workflow
@@ -29,12 +30,17 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.failures import told, unread
+    from interlock.contracts.ports import Unreadable
 
 LARGEST_INPUT_BYTES = 2_097_152
 """What the server takes as the input of one step."""
 
 LARGEST_TASK_BYTES = 4_000_000
 """What the server takes as the inputs of all steps that begin at once; its limit on a message is 4 MiB."""
+
+
+is_cancelling: ContextVar[bool] = ContextVar("interlock_is_cancelling", default=False)
+"""Whether the task at hand cancels the run. For validators only: a replay does not see it at the same messages."""
 
 
 class GuardInterceptor(Interceptor):
@@ -124,13 +130,6 @@ class _Outbound(WorkflowOutboundInterceptor):
                 non_retryable=True,
             )
         self._sent = (task, sent)
-
-
-class Unreadable:
-    """Stands for a value in a history that this code cannot read. why: without the value, which may be a secret."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
 
 
 class ReadableConverter(PayloadConverter, WithSerializationContext):

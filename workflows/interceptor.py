@@ -1,5 +1,6 @@
 """Gives runs the agents of their worker, and each activity the summary that a person understands."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,9 +21,10 @@ from temporalio.worker import (
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
-    from interlock.contracts.payloads import Payload
-    from interlock.contracts.ports import activity_plan
+    from interlock.contracts.payloads import Message, Payload
+    from interlock.contracts.ports import Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
+    from interlock.workflows.guard import is_cancelling
     from interlock.workflows.reuse import Reuse
 
 _RECALL_TIMEOUT = timedelta(minutes=1)
@@ -42,7 +44,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         label = input.summary or input.activity
         run.started(label)
         handle = super().start_activity(input)
-        handle.add_done_callback(lambda _: run.finished(label))
+        handle.add_done_callback(lambda done: _finished(run, label, done))
         return handle
 
 
@@ -53,22 +55,29 @@ class _Inbound(WorkflowInboundInterceptor):
         super().init(_Outbound(outbound))
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
-        if not _is_message(input.args):
+        if why := _why_refused(input.args):
             # Left alone it would fail the workflow task, again and again.
-            workflow.logger.warning("signal.refused", extra={"signal": input.signal, "arguments": len(input.args)})
+            workflow.logger.warning("signal.refused", extra={"signal": input.signal, "why": why})
             return
         await super().handle_signal(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        if not _is_message(input.args):
-            raise RefusedError(
-                f"{input.update} takes one message; {len(input.args)} arguments of another kind were given."
-            )
+        if why := _why_refused(input.args):
+            raise RefusedError(f"{input.update} was refused. {why}")
+        if is_cancelling.get():
+            # Taken, it would be undone in the same task: its sender would have a receipt for what never happens.
+            raise RefusedError(f"{input.update} was refused. The run is being cancelled: nothing is decided any more.")
         super().handle_update_validator(input)
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_agents.set(self.agents)
         return await super().execute_workflow(input)
+
+
+def _finished(run: AgentWorkflow, label: str, done: "asyncio.Future[object]") -> None:
+    run.finished(label)
+    if not done.cancelled():
+        done.exception()  # Of a call that nobody waits for any more it would be logged as lost.
 
 
 def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:
@@ -103,9 +112,13 @@ def _with_never_retried(policy: RetryPolicy, of: RetryPolicy | None) -> RetryPol
     return dataclasses.replace(policy, non_retryable_error_types=list(dict.fromkeys(never)))
 
 
-def _is_message(args: Sequence[object]) -> bool:
-    # A payload of null comes in as None, whatever the handler's type.
-    return len(args) == 1 and isinstance(args[0], Payload)
+def _why_refused(args: Sequence[object]) -> str:
+    """What keeps the arguments from being one message; empty when nothing does."""
+    if len(args) != 1:
+        return f"It takes one message as its only argument; {len(args)} arguments were given."
+    if isinstance(args[0], Unreadable):
+        return args[0].why
+    return "" if isinstance(args[0], Message) else "It takes a message; what was given is none."
 
 
 class RunInterceptor(Interceptor):

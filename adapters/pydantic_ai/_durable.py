@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, SkipToolExecution
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
@@ -87,12 +87,15 @@ class Durable(TemporalDurability[Any]):
         """See `AbstractCapability`."""
         try:
             validated: dict[str, Any] = await handler(args)
-            return validated
         except _ValidationDeferral as deferred:
             # Left alone it would wait for the calls beside it to end before anybody is asked.
             if workflow.in_workflow() and _gated.remember_asked(call, deferred.deferral):
                 return deferred.validated_args
             raise
+        if workflow.in_workflow() and not isinstance(validated, dict):
+            # The validator of a tool that brings only a schema takes anything; the framework's loop breaks over it.
+            raise ModelRetry("The arguments have to be a JSON object.")
+        return validated
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: dict[str, Any], handler: Any
@@ -126,7 +129,7 @@ class Durable(TemporalDurability[Any]):
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
-        return _gated.with_distinct_call_ids(response) if workflow.in_workflow() else response
+        return _gated.with_distinct_call_ids(response, ctx.messages) if workflow.in_workflow() else response
 
     def _planned_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext

@@ -1,7 +1,7 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,7 +18,7 @@ from pydantic_ai.exceptions import (
     ToolFailed,
     UserError,
 )
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
@@ -28,7 +28,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems, schema_problem
 from interlock.adapters.pydantic_ai._scope import (
     Deferral,
     InterlockRunContext,
@@ -61,7 +61,7 @@ class GatedToolset(WrapperToolset[Any]):
         tools = await super().get_tools(ctx)
         if current_scope.get() is None:
             return tools  # There is no gate to wait at, so they stay what the framework defers by itself.
-        return {name: _waiting_when_called(tool) for name, tool in tools.items()}
+        return {name: _waiting_when_called(tool, ctx) for name, tool in tools.items()}
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -93,8 +93,8 @@ class GatedToolset(WrapperToolset[Any]):
                 ruling = await ask(scope, asked, _Call(name, args, ctx, tool))
                 if ruling.outcome in ("completed", "failed"):
                     return _outside_result(ruling)
-                args, ticket = _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 ctx = dataclasses.replace(ctx, tool_call_approved=True)
+                args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
             try:
@@ -241,10 +241,16 @@ def add_message(scope: Scope, request: ModelRequestContext) -> None:
         last.parts = [*last.parts, UserPromptPart(text)]
 
 
-def with_distinct_call_ids(response: ModelResponse) -> ModelResponse:
-    """The response with a call id of its own for every call, so that no two can trade results or rulings."""
-    seen: set[str] = set()
+def with_distinct_call_ids(response: ModelResponse, before: Sequence[ModelMessage]) -> ModelResponse:
+    """The response with a call id of its own for every call, so that no two can trade results or rulings.
+
+    before: the conversation so far. Providers refuse one that has an id twice.
+    """
     parts = list(response.parts)
+    calls = [part.tool_call_id or f"call-{at}" for at, part in enumerate(parts) if isinstance(part, ToolCallPart)]
+    seen = {part.tool_call_id for message in before for part in message.parts if isinstance(part, ToolCallPart)}
+    if not seen.isdisjoint(calls) and not workflow.patched(names.DISTINCT_CALL_IDS):
+        seen = set()
     for index, part in enumerate(parts):
         if isinstance(part, ToolCallPart):
             base = call_id = part.tool_call_id or f"call-{index}"
@@ -296,12 +302,16 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
         return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
 
 
-def _waiting_when_called(tool: ToolsetTool[Any]) -> ToolsetTool[Any]:
+def _waiting_when_called(tool: ToolsetTool[Any], ctx: RunContext[Any]) -> ToolsetTool[Any]:
     kind = tool.tool_def.kind
     if kind not in ("unapproved", "external"):
         return tool
-    metadata = {**(tool.tool_def.metadata or {}), _MARK: kind}
-    return dataclasses.replace(tool, tool_def=dataclasses.replace(tool.tool_def, kind="function", metadata=metadata))
+    tool_def = dataclasses.replace(
+        tool.tool_def, kind="function", metadata={**(tool.tool_def.metadata or {}), _MARK: kind}
+    )
+    # A toolset of calls that run outside allows the model no second try, since nothing there would ask for one.
+    max_retries = tool.max_retries if kind == "unapproved" else max(tool.max_retries, ctx.max_retries)
+    return dataclasses.replace(tool, tool_def=tool_def, max_retries=max_retries)
 
 
 def _deferral(tool_def: ToolDefinition) -> Deferral | None:
@@ -317,7 +327,7 @@ def _outside_result(ruling: Ruling) -> Any:
     return ruling.result
 
 
-def _ruled_arguments(
+async def _ruled_arguments(
     ruling: Ruling, args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
 ) -> dict[str, Any]:
     if not ruling.edited:
@@ -325,7 +335,15 @@ def _ruled_arguments(
     edited: dict[str, Any] = tool.args_validator.validate_json(
         to_json(ruling.arguments), context=ctx.validation_context
     )
+    if tool.args_validator_func is not None and workflow.patched(names.VALIDATE_EDITS):
+        # An activity, so the reviewer's answer could not wait for it.
+        await tool.args_validator_func(ctx, **edited)
     return edited
+
+
+def _brings_only_a_schema(tool: ToolsetTool[Any]) -> bool:
+    """Whether it is the tool of a server or of an external toolset, which has no validator of its own."""
+    return getattr(tool.args_validator, "title", "") in _TAKE_ANYTHING
 
 
 def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
@@ -333,14 +351,14 @@ def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
         raise ValueError("numbers have to be finite")
     try:
         validated = call.tool.args_validator.validate_json(to_json(dict(edited)), context=call.ctx.validation_context)
-        if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
-            # The tool of a server or of an external toolset brings no validator of its own, only its schema.
+        if _brings_only_a_schema(call.tool):
             jsonschema.validate(as_json_object(edited), call.tool.tool_def.parameters_json_schema)
     except ValidationError as error:
         raise ValueError(problems(error)) from error
     except jsonschema.ValidationError as error:
-        where = ".".join(str(step) for step in error.absolute_path)
-        raise ValueError(f"{where}: {error.message}" if where else error.message) from error
+        raise ValueError(schema_problem(error)) from error
+    except Exception as error:  # A validator of the user's own, or a schema that is none, may raise anything.
+        raise ValueError(f"they could not be checked ({type(error).__name__})") from error
     return as_json_object(validated)
 
 
@@ -356,7 +374,8 @@ def _shown(call: _Call) -> dict[str, Json]:
     if has_infinite(call.args):
         raise ModelRetry("Numbers in the arguments have to be finite.")
     written = as_json_object(call.args)
-    if getattr(call.tool.args_validator, "title", "") in _TAKE_ANYTHING:
+    if _brings_only_a_schema(call.tool):
+        _check_schema(written, call.tool.tool_def.parameters_json_schema)
         return written
     try:
         survives = call.args == call.tool.args_validator.validate_json(
@@ -371,6 +390,17 @@ def _shown(call: _Call) -> dict[str, Json]:
             "for only one direction, no validator that changes its own result, no secret types."
         )
     return written
+
+
+def _check_schema(arguments: dict[str, Json], schema: dict[str, Any]) -> None:
+    """Give a call that its tool would not take back to the model: nobody needs to be asked about it."""
+    try:
+        jsonschema.validate(arguments, schema)
+    except jsonschema.ValidationError as error:
+        if workflow.patched(names.CHECK_BEFORE_ASKING):
+            raise ModelRetry(f"The arguments do not fit: {schema_problem(error)}") from None
+    except Exception:  # A schema that cannot be used, such as one with another language's patterns, says nothing.
+        return
 
 
 def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:

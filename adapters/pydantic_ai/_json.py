@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from jsonschema import ValidationError as SchemaMismatch
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.tools import DeferredToolRequests
@@ -75,6 +76,15 @@ def problems(error: ValidationError) -> str:
     # Without the inputs: they may be secrets, and this text ends up in the history.
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'value'}: {one['msg']}" for one in found)
+
+
+def schema_problem(error: SchemaMismatch) -> str:
+    """What does not fit a JSON schema. The validator's own words quote the value, unless they are about names."""
+    where = ".".join(str(step) for step in error.absolute_path)
+    about_names = error.validator in ("required", "dependentRequired", "additionalProperties")
+    rule = to_json({str(error.validator): error.validator_value}).decode()
+    what = error.message if about_names else f"has to fit {rule if len(rule) <= 300 else f'{rule[:299]}…'}"
+    return f"{where}: {what}" if where else what
 
 
 def type_name(kind: Any) -> str:

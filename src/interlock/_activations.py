@@ -21,7 +21,7 @@ from temporalio.workflow import Info, NondeterminismError
 from interlock.contracts import names
 from interlock.contracts.failures import Told, own_place, told, where
 from interlock.workflows.agent import AgentWorkflow
-from interlock.workflows.guard import Contained, ReadableConverter
+from interlock.workflows.guard import Contained, ReadableConverter, is_cancelling
 
 _LIMIT_SECONDS = 2.0
 """Temporal's own limit on one activation; one that takes longer fails its workflow task."""
@@ -84,6 +84,8 @@ class _Guarded(WorkflowInstance):
                 self._evict(eviction)
 
     def _activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        # Left alone, the SDK shows workflow code a cancellation last, whenever it came.
+        is_cancelling.set(any(job.HasField("cancel_workflow") for job in act.jobs))
         try:
             with self._watch.looking_at(act, self.get_info().workflow_id):
                 completion = self._inner.activate(act)

@@ -17,6 +17,7 @@ from interlock.contracts.errors import MisconfiguredError, UnavailableError
 
 # The dev server dispatches at most 20 tasks a second, so a run of steps in sequence waits for a 50 ms tick each time.
 _LIFTED_LIMITS = {
+    "history.maxInFlightUpdatePayloads": 3_000_000,
     "history.transferProcessorMaxPollRPS": "5000",
     "history.transferProcessorMaxPollHostRPS": "50000",
 }

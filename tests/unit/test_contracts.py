@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parent / "golden"
 MODELS = {
     name: model
     for name, model in vars(payloads).items()
-    if isinstance(model, type) and issubclass(model, Payload) and model is not Payload
+    if isinstance(model, type) and issubclass(model, Payload) and model.model_fields
 }
 FILES = sorted(path for path in GOLDEN.glob("*.json") if path.name.partition(".")[0] in MODELS)
 

@@ -351,6 +351,18 @@ async def test_a_stuck_step_and_its_retry_are_told() -> None:
     assert told.usage_limits == {"request_limit": 9}
 
 
+@pytest.mark.parametrize(("step", "outcome"), [("1", "retried"), ("", "retried"), ("2", "given_up")])
+@pytest.mark.parametrize("first", ["time", "retry"])
+async def test_a_retry_in_the_task_in_which_the_time_is_over_counts(step: str, outcome: str, first: str) -> None:
+    over = timer("fired", timerId="1", startedEventId="8000")
+    retry = signal("retry_run", {"step": step, "requested_at": "2026-11-29T22:20:52Z"})
+    started = {**timer("started", timerId="1", startToFireTimeout="60s"), "eventId": "8000"}
+    both = [over, retry] if first == "time" else [retry, over]
+    journal = await journal_of("completed-decisions", after(33, started, *both))
+
+    assert [one.outcome for one in journal.stuck] == [outcome]
+
+
 async def test_a_run_that_is_stuck_says_so() -> None:
     stuck = after(33, timer("started", timerId="1", startToFireTimeout="60s"))
 

@@ -77,6 +77,9 @@ OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
 ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
+CHECK_BEFORE_ASKING: Final = "2026-11-check-before-asking"
+DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
+VALIDATE_EDITS: Final = "2026-11-validate-edits"
 
 
 def judge_activity(agent: str) -> str:

@@ -4,20 +4,50 @@ Evolve one by adding a field with a default. Never rename, retype, remove or re-
 ones for as long as they are kept.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 Json = Any
 """A value that is plain JSON: it comes back from a history as it went in."""
+
+_DEEPEST = 100  # JSON that is nested 200 deep cannot be read, and what is sent ends up inside of messages and records.
+
+
+def _travels(value: Json) -> Json:
+    """JSON from a sender who may send anything has finite numbers and is not nested too deep."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        if any(isinstance(item, float) and not math.isfinite(item) for item in level):
+            raise ValueError("numbers have to be finite")
+        inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for items in inner for item in items]
+    if level:
+        raise ValueError(f"is nested more than {_DEEPEST} deep")
+    return value
+
+
+def _short_enough(workflow_id: str) -> str:
+    # A task that names a longer one is refused by the server, again and again.
+    if len(workflow_id.encode()) > 1_000:
+        raise ValueError("at most 1,000 bytes are allowed")
+    return workflow_id
+
+
+WorkflowId = Annotated[str, Field(min_length=1), AfterValidator(_short_enough)]
 
 
 class Payload(BaseModel):
     """The base of every message. Unknown fields are left out, so that readers can be older than writers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Message(Payload):
+    """The base of what anybody can send to a run that is under way. One that cannot be read is refused."""
 
 
 class Usage(Payload):
@@ -40,7 +70,7 @@ class Usage(Payload):
 class Parent(Payload):
     """The run whose tool started this one. agent_path: from the root agent to the one whose tool it was."""
 
-    workflow_id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    workflow_id: WorkflowId
     run_id: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")]
     agent_path: tuple[str, ...]
 
@@ -110,7 +140,7 @@ class ApprovalRequest(Payload):
     requested_at: AwareDatetime
 
 
-class Decision(Payload):
+class Decision(Message):
     """One reviewer's answer to one approval request.
 
     request_id: as listed by the `approvals` query.
@@ -127,14 +157,14 @@ class Decision(Payload):
     request_id: Annotated[str, Field(max_length=500)]
     verdict: Verdict
     digest: Annotated[str, Field(max_length=500)] = ""
-    arguments: dict[str, Json] | None = None
-    result: Json = None
+    arguments: Annotated[dict[str, Json] | None, AfterValidator(_travels)] = None
+    result: Annotated[Json, AfterValidator(_travels)] = None
     reason: Annotated[str, Field(max_length=2_000)] = ""
     decided_by: Annotated[str, Field(max_length=200)] = ""
     decided_at: AwareDatetime
 
 
-class ToolCompletion(Payload):
+class ToolCompletion(Message):
     """The result of a tool call that ran outside. Exactly one of result and error counts; error wins.
 
     call_id: the model's id for the call, or the request id. result: JSON that the model reads.
@@ -142,7 +172,7 @@ class ToolCompletion(Payload):
     """
 
     call_id: Annotated[str, Field(max_length=500)]
-    result: Json = None
+    result: Annotated[Json, AfterValidator(_travels)] = None
     error: Annotated[str, Field(max_length=10_000)] | None = None
     digest: Annotated[str, Field(max_length=500)] = ""
     completed_by: Annotated[str, Field(max_length=200)] = ""
@@ -157,7 +187,7 @@ class Receipt(Payload):
     outcome: Outcome
 
 
-class Retry(Payload):
+class Retry(Message):
     """Somebody wants what failed for good to run again.
 
     step: the `step_id` of a stuck step; empty for all that are stuck.
@@ -165,7 +195,7 @@ class Retry(Payload):
     """
 
     step: Annotated[str, Field(max_length=500)] = ""
-    usage_limits: dict[str, Json] | None = None
+    usage_limits: Annotated[dict[str, Json] | None, AfterValidator(_travels)] = None
     reason: Annotated[str, Field(max_length=2_000)] = ""
     requested_by: Annotated[str, Field(max_length=200)] = ""
     requested_at: AwareDatetime
@@ -268,11 +298,11 @@ class StepResult(Payload):
     given: Json = None
 
 
-class SubRun(Payload):
+class SubRun(Message):
     """A run that a tool of this one started. usage: null while it runs."""
 
-    workflow_id: str
-    agent: str
+    workflow_id: WorkflowId
+    agent: AgentName
     usage: Usage | None = None
 
 

@@ -21,6 +21,13 @@ from interlock.contracts.payloads import (
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """Stands for a message, or a value in a history, that cannot be read. why: it quotes nothing of what was there."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class GatedCall:
     """One tool call that must not run before somebody has said so.
 

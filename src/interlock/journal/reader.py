@@ -80,7 +80,9 @@ class HistoryReader:
         self._requests = Requests()
         self._retries: list[Retry] = []
         self._retries_by_event: dict[int, int] = {}
+        self._retried: set[tuple[str, int]] = set()  # Which stuck step, empty for all, was retried in which task.
         self._stuck: dict[int, Stuck] = {}
+        self._over: dict[int, int] = {}  # In which task the run saw that a stuck step's time is over.
         self._sub_runs: dict[str, SubRunLink] = {}
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
         self._head["started_at"] = datetime.now(UTC)
@@ -266,6 +268,8 @@ class HistoryReader:
         elif name in (names.RETRY_RUN, names.SUBMIT_RETRY):
             self._retries_by_event[event.event_id] = len(self._retries)
             self._retries.append(_retry(await self._decoder.first(args), at, via))
+            self._retried.add((self._retries[-1].step, task))
+            self._keep_retried()
         elif name == names.REPORT_SUB_RUN:
             self._report(await self._decoder.first(args), at, event)
 
@@ -278,7 +282,9 @@ class HistoryReader:
             self._stuck[event.event_id] = Stuck(label=label, since=moment(event.event_time))
 
     async def _on_timer_fired(self, event: HistoryEvent, attributes: Any) -> None:
+        self._over[attributes.started_event_id] = self._task + 1
         self._unstick(attributes.started_event_id, event, "given_up")
+        self._keep_retried()
 
     async def _on_timer_canceled(self, event: HistoryEvent, attributes: Any) -> None:
         self._unstick(attributes.started_event_id, event, "retried")
@@ -287,6 +293,13 @@ class HistoryReader:
         if started in self._stuck:
             change = {"until": moment(event.event_time), "outcome": outcome}
             self._stuck[started] = self._stuck[started].model_copy(update=change)
+
+    def _keep_retried(self) -> None:
+        """Of a step whose time is over in the task that has it retried, the retry counts."""
+        for number, started in enumerate(self._stuck, 1):
+            task = self._over.get(started, 0)
+            if self._retried & {("", task), (str(number), task)}:
+                self._stuck[started] = self._stuck[started].model_copy(update={"outcome": "retried"})
 
     # The runs below it.
 
