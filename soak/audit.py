@@ -58,7 +58,9 @@ class Facts:
             done = self.completed.get((run.workflow, line.activity))
             if done and done.attempt == line.attempt:
                 return line
-        return self.effects(run, step)[-1] if "happened" in self.asked(run, step, "outcome") else None
+        if "happened" not in self.asked(run, step, "outcome"):
+            return None
+        return next(reversed(self.effects(run, step)), None)
 
     def lost(self, pid: int, since: float, until: float) -> bool:
         """Whether the worker was killed after `since`, or the server was away around then."""

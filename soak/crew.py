@@ -54,7 +54,7 @@ class Crew:
     async def kill(self, chance: Random) -> None:
         """SIGKILL for one of the workers, once it has done something or has had time to."""
         process = await self._someone(chance)
-        await self._has_worked(process.pid, within_seconds=chance.choice([2, 12]))
+        await self._has_worked(process.pid, within_seconds=chance.choice([2, 12, 12, 12]))
         await asyncio.sleep(chance.uniform(0, 2.5))
         if process.returncode is None:
             self.kills.append(Kill(process.pid, time.monotonic()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 
 from soak.evidence import Evidence
@@ -68,23 +69,33 @@ def _seconds(name: str, values: Sequence[float]) -> dict[str, Value]:
 
 
 def _until_it_went_on(evidence: Evidence) -> list[float]:
-    """For each kill, how long each open run and its sub-agents did nothing that shows."""
+    """For each kill and each run that was open, how long the run and its sub-agents did nothing that shows.
+
+    A run that was hit again before it went on counts from the last time.
+    """
+    hits = sorted([*(kill.at for kill in evidence.kills), *(outage.began for outage in evidence.outages)])
     found = []
     for run in (run for run in evidence.runs if run.agent == "desk"):
         shown = [line.at for line in evidence.lines if _of(line.workflow, run.workflow)]
         shown += [question.at for question in evidence.questions if _of(question.workflow, run.workflow)]
-        for at in [*(kill.at for kill in evidence.kills), *(outage.began for outage in evidence.outages)]:
-            if run.began <= at < run.ended:
-                found.append(min(after for after in [*shown, run.ended] if after > at) - at)
-    return [seconds for seconds in found if seconds != float("inf")]
+        for number, at in enumerate(hits):
+            went_on = min((after for after in [*shown, run.ended] if after > at), default=inf)
+            if run.began <= at < run.ended and went_on <= next(iter(hits[number + 1 :]), went_on) and went_on < inf:
+                found.append(went_on - at)
+    return found
 
 
 def _until_begun_again(evidence: Evidence) -> list[float]:
-    """For each body that was lost in a killed worker, how long until it began again or the operator was asked."""
+    """For each body that was lost in a killed worker, how long until it began again or the operator was asked.
+
+    Counted from the last kill on its queue before that.
+    """
     completed = {
-        (run.workflow, one.activity, one.attempt) for run in evidence.runs for one in run.activities
+        (run.workflow, one.activity, one.attempt)
+        for run in evidence.runs
+        for one in run.activities
         if one.status == "completed"
-    }  # fmt: skip
+    }
     killed = {kill.pid: kill.at for kill in evidence.kills}
     found = []
     for line in evidence.lines:
@@ -92,7 +103,8 @@ def _until_begun_again(evidence: Evidence) -> list[float]:
             at = killed[line.pid]
             later = [one.at for one in evidence.lines if one.event == "begin" and one.call == line.call and one.at > at]
             later += [one.at for one in evidence.questions if (one.workflow, one.step) == line.call and one.at > at]
-            found += [min(later) - at] if later else []
+            if later:
+                found.append(min(later) - max(kill.at for kill in evidence.kills if kill.at < min(later)))
     return found
 
 
