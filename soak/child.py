@@ -1,20 +1,26 @@
-"""One worker process: `python -m soak.child OPTIONS`. It ends when its standard input does, or where it is to die."""
+"""One worker process: `python -m soak.child OPTIONS`.
+
+It ends when its standard input does, where it is to die, or with status 75 when no server answers at its start.
+"""
 
 import asyncio
 import json
 import os
 import sys
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from temporalio.client import Client as TemporalClient
 
-from interlock import Client, Interlock
+from interlock import Client, Interlock, UnavailableError
 from interlock.settings import Settings
 from interlock.worker import run_worker
 from soak.agents import Bodies, make_agents
 from soak.death import Deaths, DyingInterceptor
 from soak.ledger import Ledger
+
+NO_SERVER = 75
 
 
 @dataclass(frozen=True)
@@ -46,19 +52,24 @@ async def _work(options: Options) -> None:
     await run_worker(app, client, asyncio.Event())
 
 
+async def _end_with_parent() -> None:
+    await asyncio.to_thread(sys.stdin.read)
+    os._exit(0)
+
+
 async def _main(options: Options) -> None:
-    worker = asyncio.ensure_future(_work(options))
-    parent = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    done, _ = await asyncio.wait([worker, parent], return_when=asyncio.FIRST_COMPLETED)
-    if worker in done:
-        worker.result()  # A worker ends only by its error.
+    parent = asyncio.create_task(_end_with_parent())
+    try:
+        await _work(options)
+    except UnavailableError:
+        os._exit(NO_SERVER)
+    except BaseException:
+        traceback.print_exc()
+    # Not by returning: that would wait for the thread that reads.
+    parent.cancel()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    code = 1
-    try:
-        asyncio.run(_main(Options(**json.loads(sys.argv[1]))))
-        code = 0
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+    asyncio.run(_main(Options(**json.loads(sys.argv[1]))))

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from interlock.testing import eventually
-from soak.child import Options
+from soak.child import NO_SERVER, Options
 from soak.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,7 +91,9 @@ class Crew:
                 if process.returncode is None:
                     process.kill()
                     await process.wait()
-            if code != -signal.SIGKILL:
+            if code == NO_SERVER:
+                await asyncio.sleep(0.5)
+            elif code != -signal.SIGKILL:
                 raise RuntimeError(f"A worker ended with status {code}: {self.log.read_text()[-1_500:]}")
 
     async def _start(self) -> asyncio.subprocess.Process:

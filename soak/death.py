@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from temporalio import activity, client, workflow
 from temporalio.worker import (
@@ -21,7 +21,7 @@ from temporalio.worker import (
 
 from interlock.contracts import names
 from soak.ledger import Ledger
-from soak.script import SCRIPTS, VERDICTS, calls_of, model_steps, step_name
+from soak.script import SCRIPTS, Call, calls_of, model_steps, step_name
 from soak.steps import step_of
 
 Moment = Literal["scheduled", "before", "middle", "after"]
@@ -34,19 +34,29 @@ def points(moment: Moment) -> list[str]:
     """Every place in a run, and in the run that it starts, where a worker can die at this moment, as STEP@MOMENT."""
     steps: list[str] = []
     for agent in SCRIPTS:
-        bodies = [*model_steps(agent), *(call.step for call in calls_of(agent) if call.verdict != "reject")]
-        asking = [step_name(agent, f"ask-{call.name}") for call in calls_of(agent) if call.name == "charge/A"]
-        asked = [call.name for call in calls_of(agent) if call.name in VERDICTS]
-        prepared = [step_name(agent, f"describe/{name.partition('/')[0]}") for name in asked]
-        steps += [*bodies, *asking]
+        asked = [call for call in calls_of(agent) if call.verdict]
+        steps += [*model_steps(agent), *(call.step for call in calls_of(agent) if call.verdict != "reject")]
+        if agent == "desk":
+            steps.append("desk:ask-charge/A")
         if moment != "middle":
-            steps += dict.fromkeys(prepared)
+            steps += [step_name(agent, f"describe/{call.name}") for call in asked]
         if moment == "scheduled":
             answers = (step_name(agent, f"answer/{number}") for number in range(1, len(asked) + 1))
             steps += [step_name(agent, "start"), *answers, step_name(agent, "end")]
     if moment == "scheduled":
         steps.append(step_name("desk", f"signal/{names.REPORT_SUB_RUN}"))
     return [f"{step}@{moment}" for step in steps]
+
+
+def points_of(call: Call) -> list[str]:
+    """Every place around one approved call: it is lost four times, and so is the question what became of it."""
+    asking = step_name(call.agent, f"describe-outcome/{call.name}")
+    answers = [step_name(call.agent, f"answer/{verdict}") for verdict in ("not_happened", "happened")]
+    return [
+        *(f"{call.step}@{moment}" for moment in get_args(Moment)),
+        *(f"{asking}@{moment}" for moment in get_args(Moment) if moment != "middle"),
+        *(f"{answer}@scheduled" for answer in answers),
+    ]
 
 
 class Deaths:
@@ -109,7 +119,9 @@ class _Workflow(WorkflowInboundInterceptor):
         await super().handle_signal(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        self._reach(f"answer/{input.args[0].request_id}")
+        decision = input.args[0]
+        self._reach(f"answer/{decision.request_id}")
+        self._reach(f"answer/{decision.verdict}")
         return await super().handle_update_handler(input)
 
     def _reach(self, place: str) -> None:

@@ -15,7 +15,6 @@ from interlock import Client
 from interlock.contracts import names
 from soak.crew import Kill
 from soak.ledger import Line
-from soak.script import step_name
 from soak.steps import step_of
 
 ActivityStatus = Literal["open", "completed", "failed", "timed_out", "cancelled"]
@@ -159,8 +158,3 @@ def _json(payload: Any) -> Any:
 
 def _monotonic(at: datetime) -> float:
     return at.timestamp() - (time.time() - time.monotonic())
-
-
-def asked_step(agent_path: Sequence[str], tool: str, order: Any) -> str:
-    """The step that a request asks about."""
-    return step_name(agent_path[-1], f"{tool}/{order}")

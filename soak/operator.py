@@ -10,9 +10,9 @@ from temporalio.service import RPCError
 from interlock import Client, RefusedError, UnavailableError
 from interlock.contracts import names
 from interlock.contracts.payloads import ApprovalRequest
-from soak.evidence import Question, asked_step
+from soak.evidence import Question
 from soak.ledger import Ledger
-from soak.script import EDITED_AMOUNT, REJECTED, VERDICTS
+from soak.script import EDITED_AMOUNT, REJECTED, VERDICTS, step_name
 
 
 class Operator:
@@ -64,12 +64,13 @@ class Operator:
 
     async def _answer(self, request: ApprovalRequest) -> None:
         name = f"{request.tool}/{request.arguments['order']}"
-        answer = self._verdict(request, name)
+        step = step_name(request.agent_path[-1], name)
+        answer = self._outcome(request, step) if request.kind == "outcome" else self._verdict(request, name)
         question = Question(
             workflow=request.workflow_id,
             request_id=request.request_id,
             kind=request.kind,
-            step=asked_step(request.agent_path, request.tool, request.arguments["order"]),
+            step=step,
             said=answer["verdict"],
             at=time.monotonic(),
         )
@@ -83,3 +84,10 @@ class Operator:
         if VERDICTS[name] == "edit":
             return {"verdict": "approve", "arguments": {**request.arguments, "amount": EDITED_AMOUNT}}
         return {"verdict": "approve"}
+
+    def _outcome(self, request: ApprovalRequest, step: str) -> dict[str, Any]:
+        """What the ledger has of an approved call of which the run does not know whether it happened."""
+        for line in self._ledger.lines():
+            if line.event == "effect" and line.call == (request.workflow_id, step):
+                return {"verdict": "happened", "result": line.result}
+        return {"verdict": "not_happened"}

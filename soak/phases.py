@@ -11,10 +11,11 @@ from typing import get_args
 
 from interlock.server import EmbeddedServer
 from soak.audit import violations
-from soak.death import Moment, points
+from soak.death import Moment, points, points_of
 from soak.evidence import Evidence, Outage
 from soak.lane import Lane, lane
 from soak.report import Report, figures
+from soak.script import SCRIPTS, calls_of
 
 Tell = Callable[[str], None]
 """Tells whoever waits what a phase is doing."""
@@ -81,19 +82,20 @@ async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 8) -> Repo
 
 
 async def gauntlet(soak: Soak) -> Report:
-    """One run for each moment, whose workers die at every step of it, one after another."""
+    """Runs whose workers die again and again: at one moment of every step, or at every moment of one approved call."""
+    ways = {moment: points(moment) for moment in _MOMENTS}
+    ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
 
-    async def one(address: str, moment: Moment) -> None:
-        deaths = points(moment)
-        deaths = soak.chance(moment).sample(deaths, soak.few(len(deaths)))
-        async with lane(address, soak.folder, f"all-{moment}", soak.chance(moment), deaths=deaths) as its:
+    async def one(address: str, number: int, way: str) -> None:
+        deaths = ways[way][:: 10 if soak.quick else 1]
+        async with lane(address, soak.folder, f"way-{number}", soak.chance(way), deaths=deaths) as its:
             await its.start()
             await its.finished(within_seconds=60 + 20 * len(deaths))
             await soak.audit(its, must_die=deaths)
-        soak.tell(f"{moment}: died {len(deaths)} times, {len(soak.wrong)} violations")
+        soak.tell(f"{way}: {len(deaths)} deaths, {len(soak.wrong)} violations")
 
     async with _server(soak) as address:
-        await asyncio.gather(*(one(address, moment) for moment in _MOMENTS))
+        await asyncio.gather(*(one(address, number, way) for number, way in enumerate(ways, 1)))
     return soak.report()
 
 

@@ -11,7 +11,9 @@ _CALL_TOOL, _MODEL_REQUEST = "__call_tool", "__model_request"
 def step_of(activity_type: str, argument: Any) -> str:
     """The step's name. argument: as the activity takes it, or as the JSON that is in the history."""
     if activity_type == names.DESCRIBE_TOOL:
-        return step_name(_of(argument, "agent"), f"describe/{_of(argument, 'tool')}")
+        question = "describe-outcome" if _of(argument, "kind") == "outcome" else "describe"
+        order = _of(argument, "arguments")["order"]
+        return step_name(_of(argument, "agent"), f"{question}/{_of(argument, 'tool')}/{order}")
     agent = activity_type.removeprefix("agent__").partition("__")[0]
     if activity_type.endswith(_CALL_TOOL):
         approved = _of(argument, "serialized_run_context").get("tool_call_approved", False)
