@@ -83,7 +83,7 @@ async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 8) -> Repo
 
 async def gauntlet(soak: Soak) -> Report:
     """Runs whose workers die again and again: at one moment of every step, or at every moment of one approved call."""
-    ways = {moment: points(moment) for moment in _MOMENTS}
+    ways: dict[str, list[str]] = {moment: points(moment) for moment in _MOMENTS}
     ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
 
     async def one(address: str, number: int, way: str) -> None:
