@@ -82,8 +82,13 @@ async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 8) -> Repo
 
 
 async def gauntlet(soak: Soak) -> Report:
-    """Runs whose workers die again and again: at one moment of every step, or at every moment of one approved call."""
-    ways: dict[str, list[str]] = {moment: points(moment) for moment in _MOMENTS}
+    """Runs whose workers die again and again: at one moment of every step of an agent, or at every moment of one
+    approved call."""
+    ways = {
+        f"{agent}, {moment}": [point for point in points(moment) if point.startswith(f"{agent}:")]
+        for agent in SCRIPTS
+        for moment in _MOMENTS
+    }
     ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
 
     async def one(address: str, number: int, way: str) -> None:
