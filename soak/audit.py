@@ -55,7 +55,7 @@ class Facts:
     def effect(self, run: RunRecord, step: str) -> Line | None:
         """The effect that counts: that of the recorded attempt, or the one that the operator found to have happened."""
         for line in self.effects(run, step):
-            done = self.completed.get((run.workflow, line.activity))
+            done = self.completed.get(line.of_activity)
             if done and done.attempt == line.attempt:
                 return line
         if "happened" not in self.asked(run, step, "outcome"):
@@ -117,14 +117,13 @@ def none_failed(facts: Facts) -> Iterator[str]:
 
 def repeated_only_when_lost(facts: Facts) -> Iterator[str]:
     """A body ran again only when the attempt before it was lost with its worker, unrecorded."""
-    attempts: dict[tuple[str, str, int], list[Line]] = defaultdict(list)
+    attempts: dict[tuple[tuple[str, str], int], list[Line]] = defaultdict(list)
     for lines in facts.lines.values():
         for line in lines:
-            attempts[line.of_attempt].append(line)
-    for (workflow, activity, attempt), lines in attempts.items():
-        step, events = lines[0].step, [line.event for line in lines]
-        done = facts.completed.get((workflow, activity))
-        where = f"{workflow}: {step}, attempt {attempt}"
+            attempts[line.of_activity, line.attempt].append(line)
+    for (activity, attempt), lines in attempts.items():
+        events, done = [line.event for line in lines], facts.completed.get(activity)
+        where = f"{lines[0].workflow}: {lines[0].step}, attempt {attempt}"
         if events.count("begin") != 1 or events.count("effect") > 1:
             yield f"{where} wrote {', '.join(events)}"
         elif done and attempt > done.attempt:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,9 +23,11 @@ ActivityStatus = Literal["open", "completed", "failed", "timed_out", "cancelled"
 
 @dataclass(frozen=True)
 class Activity:
-    """One activity of a history. attempt, pid: of the attempt that was started last, and its worker's process."""
+    """One activity of a history. run: the execution. attempt, pid: of the attempt that was started last, and of its
+    worker's process."""
 
     step: str
+    run: str
     activity: str
     status: ActivityStatus = "open"
     attempt: int = 0
@@ -33,16 +36,17 @@ class Activity:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run and its history.
+    """One run and its history, over all its executions.
 
-    answers: the ids of the requests whose answers were accepted, one for each time. failed_tasks: why workflow tasks
-    failed. requests: model calls by the run's own count, those of its sub-agents included. began, ended: seconds of
-    the monotonic clock.
+    executions: how many; a run goes on in another one when its history has become long. answers: the ids of the
+    requests whose answers were accepted, one for each time. failed_tasks: why workflow tasks failed. requests: model
+    calls by the run's own count, those of its sub-agents included. began, ended: seconds of the monotonic clock.
     """
 
     workflow: str
     agent: str
     status: str
+    executions: int = 1
     output: str = ""
     requests: int = 0
     activities: Sequence[Activity] = ()
@@ -86,28 +90,39 @@ class Evidence:
 async def read_runs(client: Client) -> list[RunRecord]:
     """Every run on the client's task queue."""
     query = f"TaskQueue = '{client.task_queue}' AND WorkflowType = '{names.AGENT_WORKFLOW}'"
-    return [await _run(client, execution) async for execution in client.temporal.list_workflows(query)]
+    executions: dict[str, list[WorkflowExecution]] = defaultdict(list)
+    async for execution in client.temporal.list_workflows(query):
+        executions[execution.id].append(execution)
+    return [await _run(client, sorted(chain, key=lambda one: one.start_time)) for chain in executions.values()]
 
 
-async def _run(client: Client, execution: WorkflowExecution) -> RunRecord:
-    events = list((await client.temporal.get_workflow_handle(execution.id).fetch_history()).events)
-    output = _output(events[-1])
+async def _run(client: Client, executions: Sequence[WorkflowExecution]) -> RunRecord:
+    first, last = executions[0], executions[-1]
+    histories = {one.run_id: await _events(client, one) for one in executions}
+    output = _output(histories[last.run_id][-1])
     return RunRecord(
-        workflow=execution.id,
-        agent=str(await execution.memo_value(names.MEMO_AGENT)),
-        status=execution.status.name.lower() if execution.status else "",
+        workflow=last.id,
+        agent=str(await first.memo_value(names.MEMO_AGENT)),
+        status=last.status.name.lower() if last.status else "",
+        executions=len(executions),
         output=str(output.get("output", "")),
         requests=output.get("usage", {}).get("requests", 0),
-        activities=list(_activities(events)),
-        answers=list(_answers(events)),
+        activities=[one for run, events in histories.items() for one in _activities(run, events)],
+        answers=[answer for events in histories.values() for answer in _answers(events)],
         failed_tasks=[
             event.workflow_task_failed_event_attributes.failure.message
+            for events in histories.values()
             for event in events
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
         ],
-        began=_monotonic(execution.start_time),
-        ended=_monotonic(execution.close_time) if execution.close_time else float("inf"),
+        began=_monotonic(first.start_time),
+        ended=_monotonic(last.close_time) if last.close_time else float("inf"),
     )
+
+
+async def _events(client: Client, execution: WorkflowExecution) -> list[HistoryEvent]:
+    handle = client.temporal.get_workflow_handle(execution.id, run_id=execution.run_id)
+    return list((await handle.fetch_history()).events)
 
 
 def _output(last: HistoryEvent) -> dict[str, Any]:
@@ -117,7 +132,7 @@ def _output(last: HistoryEvent) -> dict[str, Any]:
     return output
 
 
-def _activities(events: Sequence[HistoryEvent]) -> Iterator[Activity]:
+def _activities(run: str, events: Sequence[HistoryEvent]) -> Iterator[Activity]:
     started: dict[int, tuple[int, int]] = {}
     ended: dict[int, ActivityStatus] = {}
     ends: dict[int, tuple[str, ActivityStatus]] = {
@@ -137,7 +152,7 @@ def _activities(events: Sequence[HistoryEvent]) -> Iterator[Activity]:
             scheduled = event.activity_task_scheduled_event_attributes
             attempt, pid = started.get(event.event_id, (0, 0))
             step = step_of(scheduled.activity_type.name, _json(scheduled.input.payloads[0]))
-            yield Activity(step, scheduled.activity_id, ended.get(event.event_id, "open"), attempt, pid)
+            yield Activity(step, run, scheduled.activity_id, ended.get(event.event_id, "open"), attempt, pid)
 
 
 def _answers(events: Sequence[HistoryEvent]) -> Iterator[str]:

@@ -17,7 +17,8 @@ class Line:
     """One line of the ledger.
 
     event: a body began; its effect has happened; or a worker is about to kill itself, at the moment named by `step`.
-    step: what ran, unique within its run, such as `refund/A`. attempt: of the activity.
+    step: what ran, unique within its run, such as `desk:refund/A`. run, activity, attempt: the execution of the
+    workflow, the activity in it and the attempt that wrote.
     key: the idempotency key that the body was given. token: names the model answer that asked for the call; a model's
     own `effect` makes one. result: what the body gave back. at: seconds of the machine's monotonic clock.
     """
@@ -25,6 +26,7 @@ class Line:
     event: Event
     step: str
     workflow: str = ""
+    run: str = ""
     activity: str = ""
     attempt: int = 0
     key: str = ""
@@ -39,9 +41,9 @@ class Line:
         return self.workflow, self.step
 
     @property
-    def of_attempt(self) -> tuple[str, str, int]:
-        """The attempt that wrote this line."""
-        return self.workflow, self.activity, self.attempt
+    def of_activity(self) -> tuple[str, str]:
+        """The activity that wrote this line."""
+        return self.run, self.activity
 
 
 class Ledger:
@@ -64,8 +66,15 @@ class Ledger:
     def tell(self, event: Event, step: str, **told: Any) -> None:
         """Add a line about the activity that runs now."""
         info = activity.info()
-        place = {"workflow": info.workflow_id, "activity": info.activity_id, "attempt": info.attempt}
-        self.write(event, step, **place, **told)
+        self.write(
+            event,
+            step,
+            workflow=info.workflow_id,
+            run=info.workflow_run_id,
+            activity=info.activity_id,
+            attempt=info.attempt,
+            **told,
+        )
 
     def lines(self) -> list[Line]:
         """Every line, in the order of writing."""

@@ -31,6 +31,7 @@ def figures(evidence: Sequence[Evidence]) -> dict[str, Value]:
         "servers killed": len({outage for one in evidence for outage in one.outages}),
         "runs": sum(run.agent == "desk" for one in evidence for run in one.runs),
         "their sub-agents' runs": sum(run.agent == "payer" for one in evidence for run in one.runs),
+        "times a run went on in another execution": sum(run.executions - 1 for one in evidence for run in one.runs),
         "steps completed": sum(
             activity.status == "completed" for one in evidence for run in one.runs for activity in run.activities
         ),
@@ -91,7 +92,7 @@ def _until_begun_again(evidence: Evidence) -> list[float]:
     Counted from the last kill on its queue before that.
     """
     completed = {
-        (run.workflow, one.activity, one.attempt)
+        (one.run, one.activity, one.attempt)
         for run in evidence.runs
         for one in run.activities
         if one.status == "completed"
@@ -99,7 +100,7 @@ def _until_begun_again(evidence: Evidence) -> list[float]:
     killed = {kill.pid: kill.at for kill in evidence.kills}
     found = []
     for line in evidence.lines:
-        if line.event == "begin" and line.pid in killed and line.of_attempt not in completed:
+        if line.event == "begin" and line.pid in killed and (*line.of_activity, line.attempt) not in completed:
             at = killed[line.pid]
             later = [one.at for one in evidence.lines if one.event == "begin" and one.call == line.call and one.at > at]
             later += [one.at for one in evidence.questions if (one.workflow, one.step) == line.call and one.at > at]

@@ -35,7 +35,9 @@ def good() -> Evidence:
         )
     ]
     outcome = Question(PAYER, "2", "outcome", "payer:pay/A", "happened", at=9)
-    lines.append(Line("begin", "desk:look/A", DESK, "desk:look/A", 1, "key desk:look/A", _token("desk:model/0"), pid=1))
+    lines.append(
+        Line("begin", "desk:look/A", DESK, DESK, "desk:look/A", 1, "key desk:look/A", _token("desk:model/0"), pid=1)
+    )
     return Evidence(lines, runs, [*asked, outcome], [KILL])
 
 
@@ -59,8 +61,8 @@ def _body(
     workflow: str, step: str, *, key: str = "", token: str = "", result: str = "", attempt: int = 1
 ) -> Iterator[Line]:
     pid = 2 if step != "payer:pay/A" else 1
-    yield Line("begin", step, workflow, step, attempt, key, token, "", pid, 3)
-    yield Line("effect", step, workflow, step, attempt, key, token, result, pid, 4)
+    yield Line("begin", step, workflow, workflow, step, attempt, key, token, "", pid, 3)
+    yield Line("effect", step, workflow, workflow, step, attempt, key, token, result, pid, 4)
 
 
 def _run(workflow: str, agent: str, lines: list[Line]) -> RunRecord:
@@ -69,6 +71,7 @@ def _run(workflow: str, agent: str, lines: list[Line]) -> RunRecord:
     activities = [
         Activity(
             line.step,
+            line.run,
             line.activity,
             "timed_out" if line.step == "payer:pay/A" else "completed",
             line.attempt,
@@ -79,7 +82,9 @@ def _run(workflow: str, agent: str, lines: list[Line]) -> RunRecord:
     ]
     answers = ["1", "2", "3", "4"] if agent == "desk" else ["1", "2"]
     requests = len(model_steps(agent)) + (len(model_steps("payer")) if agent == "desk" else 0)
-    return RunRecord(workflow, agent, "completed", json.dumps(told), requests, activities, answers, began=0, ended=20)
+    return RunRecord(
+        workflow, agent, "completed", 1, json.dumps(told), requests, activities, answers, began=0, ended=20
+    )
 
 
 def _token(model_step: str) -> str:
@@ -147,8 +152,12 @@ def told(workflow: str, **results: str) -> Callable[[Evidence], Evidence]:
     )
 
 
-AGAIN = Line("begin", "desk:note/A", DESK, "desk:note/A", 2, "key desk:note/A", _token("desk:model/3"), pid=2, at=6)
-PAID_AGAIN = Line("effect", "payer:pay/A", PAYER, "other", 1, "key payer:pay/A", _token("payer:model/0"), pid=1, at=4)
+AGAIN = Line(
+    "begin", "desk:note/A", DESK, DESK, "desk:note/A", 2, "key desk:note/A", _token("desk:model/3"), pid=2, at=6
+)
+PAID_AGAIN = Line(
+    "effect", "payer:pay/A", PAYER, PAYER, "other", 1, "key payer:pay/A", _token("payer:model/0"), pid=1, at=4
+)
 
 BAD: dict[str, list[Callable[[Evidence], Evidence]]] = {
     "ended_well": [of_run(DESK, status="failed"), of_run(DESK, status="running"), of_run(DESK, requests=9)],
