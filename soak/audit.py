@@ -31,12 +31,9 @@ class Facts:
 
     @cached_property
     def completed(self) -> dict[tuple[str, str], Activity]:
-        """The activities whose completion was recorded, by run and activity id."""
+        """The activities whose completion was recorded, by execution and activity id."""
         return {
-            (run.workflow, one.activity): one
-            for run in self.runs
-            for one in run.activities
-            if one.status == "completed"
+            (one.run, one.activity): one for run in self.runs for one in run.activities if one.status == "completed"
         }
 
     def begun(self, run: RunRecord, step: str) -> list[Line]:

@@ -1,15 +1,17 @@
-"""One worker process: `python -m soak.child OPTIONS`.
-
-It ends when its standard input does, where it is to die, or with status 75 when no server answers at its start.
+"""What a worker process does. It ends with those that wait for it, where it is to die, or with status 75 when no server
+answers at its start.
 """
 
 import asyncio
 import json
 import os
+import select
 import sys
+import threading
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from temporalio.client import Client as TemporalClient
 
@@ -40,6 +42,27 @@ class Options:
         return json.dumps(asdict(self))
 
 
+def run(options: Options) -> NoReturn:
+    """Be a worker, to the end of this process."""
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    status = 1
+    try:
+        asyncio.run(_work(options))
+    except UnavailableError:
+        status = NO_SERVER
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _end_with_standard_input() -> None:
+    end = select.poll()
+    end.register(sys.stdin, 0)  # Nothing is read: what comes there is for the process that has started this one.
+    end.poll()
+    os._exit(0)
+
+
 async def _work(options: Options) -> None:
     ledger = Ledger(Path(options.ledger))
     deaths = Deaths(ledger, options.deaths)
@@ -50,26 +73,3 @@ async def _work(options: Options) -> None:
     agents = make_agents(Bodies(ledger, deaths, options.pause))
     app = Interlock(agents, settings=Settings.read(max_cached_runs=options.cached))
     await run_worker(app, client, asyncio.Event())
-
-
-async def _end_with_parent() -> None:
-    await asyncio.to_thread(sys.stdin.read)
-    os._exit(0)
-
-
-async def _main(options: Options) -> None:
-    parent = asyncio.create_task(_end_with_parent())
-    try:
-        await _work(options)
-    except UnavailableError:
-        os._exit(NO_SERVER)
-    except BaseException:
-        traceback.print_exc()
-    # Not by returning: that would wait for the thread that reads.
-    parent.cancel()
-    sys.stderr.flush()
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(Options(**json.loads(sys.argv[1]))))

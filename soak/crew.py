@@ -1,19 +1,16 @@
 """The worker processes of one task queue: started again when they die, and killed from outside when that is wanted."""
 
 import asyncio
-import os
-import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from signal import SIGKILL
 
 from interlock.testing import eventually
 from soak.child import NO_SERVER, Options
 from soak.ledger import Ledger
-
-ROOT = Path(__file__).resolve().parent.parent
+from soak.nursery import Nursery, Worker
 
 
 @dataclass(frozen=True)
@@ -29,11 +26,12 @@ class Kill:
 class Crew:
     """Keeps `count` workers alive. kills: those from outside, so far."""
 
+    nursery: Nursery
     options: Options
     log: Path
     count: int = 1
     kills: list[Kill] = field(default_factory=list)
-    _alive: list[asyncio.subprocess.Process] = field(default_factory=list)
+    _alive: list[Worker] = field(default_factory=list)
     _keepers: list["asyncio.Task[None]"] = field(default_factory=list)
 
     async def __aenter__(self) -> "Crew":
@@ -53,21 +51,21 @@ class Crew:
 
     async def kill(self, chance: Random) -> None:
         """SIGKILL for one of the workers, once it has done something or has had time to."""
-        process = await self._someone(chance)
-        await self._has_worked(process.pid, within_seconds=chance.choice([2, 12, 12, 12]))
+        worker = await self._someone(chance)
+        await self._has_worked(worker.pid, within_seconds=chance.choice([2, 12, 12, 12]))
         await asyncio.sleep(chance.uniform(0, 2.5))
-        if process.returncode is None:
-            self.kills.append(Kill(process.pid, time.monotonic()))
-            process.kill()
-            await process.wait()
+        if worker.is_alive:
+            self.kills.append(Kill(worker.pid, time.monotonic()))
+            worker.kill()
+            await worker.wait()
 
-    async def _someone(self, chance: Random) -> asyncio.subprocess.Process:
+    async def _someone(self, chance: Random) -> Worker:
         async def there() -> bool:
             self.check()
             return len(self._alive) == self.count
 
         await eventually(there)
-        return chance.choice(sorted(self._alive, key=lambda process: process.pid))
+        return chance.choice(sorted(self._alive, key=lambda worker: worker.pid))
 
     async def _has_worked(self, pid: int, *, within_seconds: float) -> None:
         ledger = Ledger(Path(self.options.ledger))
@@ -82,27 +80,14 @@ class Crew:
 
     async def _keep(self) -> None:
         while True:
-            process = await self._start()
-            self._alive.append(process)
+            worker = await self.nursery.start(self.options, self.log)
+            self._alive.append(worker)
             try:
-                code = await process.wait()
+                status = await worker.wait()
             finally:
-                self._alive.remove(process)
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-            if code == NO_SERVER:
+                self._alive.remove(worker)
+                worker.kill()
+            if status == NO_SERVER:
                 await asyncio.sleep(0.5)
-            elif code != -signal.SIGKILL:
-                raise RuntimeError(f"A worker ended with status {code}: {self.log.read_text()[-1_500:]}")
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        with self.log.open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "soak.child", self.options.argument()),
-                cwd=ROOT,
-                env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")},
-                stdin=asyncio.subprocess.PIPE,  # Its end is the worker's, so that none outlives the soak.
-                stdout=log,
-                stderr=log,
-            )
+            elif status != -SIGKILL:
+                raise RuntimeError(f"A worker ended with status {status}: {self.log.read_text()[-1_500:]}")

@@ -16,6 +16,7 @@ from soak.child import Options
 from soak.crew import Crew, Kill
 from soak.evidence import Evidence, Outage, read_runs
 from soak.ledger import Ledger
+from soak.nursery import Nursery
 from soak.operator import Operator
 
 
@@ -79,6 +80,7 @@ class Lane:
 
 @asynccontextmanager
 async def lane(
+    nursery: Nursery,
     address: str,
     folder: Path,
     name: str,
@@ -94,7 +96,7 @@ async def lane(
     options = Options(address, name, str(folder / f"{name}.ledger"), pause, cached, tuple(deaths))
     client = await Client.connect(address, task_queue=name)
     operator = Operator(client, ledger, chance)
-    async with Crew(options, folder / f"{name}.log", workers) as crew:
+    async with Crew(nursery, options, folder / f"{name}.log", workers) as crew:
         answering = asyncio.create_task(operator.work())
         try:
             yield Lane(name, client, ledger, crew, operator)

@@ -14,11 +14,15 @@ from soak.audit import violations
 from soak.death import Moment, points, points_of
 from soak.evidence import Evidence, Outage
 from soak.lane import Lane, lane
+from soak.nursery import Nursery, nursery
 from soak.report import Report, figures
 from soak.script import SCRIPTS, calls_of
 
 Tell = Callable[[str], None]
 """Tells whoever waits what a phase is doing."""
+
+Place = tuple[Nursery, str]
+"""Where lanes are: what starts their workers, and the server's address."""
 
 _MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
@@ -66,18 +70,18 @@ async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 8) -> Repo
     """One run for each point, whose worker dies there."""
     slots, done = asyncio.Semaphore(at_once), 0
 
-    async def one(address: str, number: int, point: str) -> None:
+    async def one(at: Place, number: int, point: str) -> None:
         nonlocal done
         chance = soak.chance(point)
-        async with slots, lane(address, soak.folder, f"step-{number}", chance, deaths=[point]) as its:
+        async with slots, lane(*at, soak.folder, f"step-{number}", chance, deaths=[point]) as its:
             await its.start()
             await its.finished(within_seconds=90)
             await soak.audit(its, must_die=[point])
         done += 1
         soak.tell(f"{done} of {len(wanted)} points, {len(soak.wrong)} violations; last: {point}")
 
-    async with _server(soak) as address:
-        await asyncio.gather(*(one(address, number, point) for number, point in enumerate(wanted, 1)))
+    async with _place(soak) as at:
+        await asyncio.gather(*(one(at, number, point) for number, point in enumerate(wanted, 1)))
     return soak.report()
 
 
@@ -91,16 +95,16 @@ async def gauntlet(soak: Soak) -> Report:
     }
     ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
 
-    async def one(address: str, number: int, way: str) -> None:
+    async def one(at: Place, number: int, way: str) -> None:
         deaths = ways[way][:: 10 if soak.quick else 1]
-        async with lane(address, soak.folder, f"way-{number}", soak.chance(way), deaths=deaths) as its:
+        async with lane(*at, soak.folder, f"way-{number}", soak.chance(way), deaths=deaths) as its:
             await its.start()
             await its.finished(within_seconds=60 + 20 * len(deaths))
             await soak.audit(its, must_die=deaths)
         soak.tell(f"{way}: {len(deaths)} deaths, {len(soak.wrong)} violations")
 
-    async with _server(soak) as address:
-        await asyncio.gather(*(one(address, number, way) for number, way in enumerate(ways, 1)))
+    async with _place(soak) as at:
+        await asyncio.gather(*(one(at, number, way) for number, way in enumerate(ways, 1)))
     return soak.report()
 
 
@@ -121,8 +125,9 @@ async def server(soak: Soak) -> Report:
     current = await EmbeddedServer.start(port=0, ui=False, data=data)
     try:
         async with (
-            lane(current.address, soak.folder, "server-1", soak.chance(1), pause=0.8) as first,
-            lane(current.address, soak.folder, "server-2", soak.chance(2), pause=0.8, workers=2) as second,
+            nursery() as those,
+            lane(those, current.address, soak.folder, "server-1", soak.chance(1), pause=0.8) as first,
+            lane(those, current.address, soak.folder, "server-2", soak.chance(2), pause=0.8, workers=2) as second,
         ):
             async with _fed(first), _fed(second):
                 for number in range(1, times + 1):
@@ -142,11 +147,11 @@ async def server(soak: Soak) -> Report:
 async def _killed_from_outside(soak: Soak, *, queues: int, workers: int, kills: int) -> Report:
     each, done = -(-soak.few(kills) // queues), 0
 
-    async def one(address: str, number: int) -> None:
+    async def one(at: Place, number: int) -> None:
         nonlocal done
         chance, name = soak.chance(number), f"{soak.phase}-{number}"
         cached = 1_000 if number % 2 else 0  # Without a cache every workflow task replays its run.
-        async with lane(address, soak.folder, name, chance, workers=workers, pause=0.8, cached=cached) as its:
+        async with lane(*at, soak.folder, name, chance, workers=workers, pause=0.8, cached=cached) as its:
             async with _fed(its):
                 for _ in range(each):
                     await its.crew.kill(chance)
@@ -155,8 +160,8 @@ async def _killed_from_outside(soak: Soak, *, queues: int, workers: int, kills: 
             await its.finished(within_seconds=120)
             await soak.audit(its)
 
-    async with _server(soak) as address:
-        await asyncio.gather(*(one(address, number) for number in range(1, queues + 1)))
+    async with _place(soak) as at:
+        await asyncio.gather(*(one(at, number) for number in range(1, queues + 1)))
     return soak.report()
 
 
@@ -169,10 +174,11 @@ async def _restarted(current: EmbeddedServer, data: Path, after_seconds: float) 
 
 
 @asynccontextmanager
-async def _server(soak: Soak) -> AsyncIterator[str]:
+async def _place(soak: Soak) -> AsyncIterator[Place]:
     embedded = await EmbeddedServer.start(port=0, ui=False, data=soak.folder / "server")
     try:
-        yield embedded.address
+        async with nursery() as those:
+            yield those, embedded.address
     finally:
         await embedded.stop()
 

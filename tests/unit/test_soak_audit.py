@@ -16,6 +16,10 @@ DESK, PAYER = "run-1", "run-1/payer-x"
 KILL = Kill(pid=1, at=5)
 
 
+def _first(workflow: str) -> str:
+    return f"first execution of {workflow}"
+
+
 def good() -> Evidence:
     """One run as it should be: `payer:pay/A` was lost after its effect, `desk:look/A` in the middle of its body."""
     lines, runs = list[Line](), list[RunRecord]()
@@ -36,7 +40,17 @@ def good() -> Evidence:
     ]
     outcome = Question(PAYER, "2", "outcome", "payer:pay/A", "happened", at=9)
     lines.append(
-        Line("begin", "desk:look/A", DESK, DESK, "desk:look/A", 1, "key desk:look/A", _token("desk:model/0"), pid=1)
+        Line(
+            "begin",
+            "desk:look/A",
+            DESK,
+            _first(DESK),
+            "desk:look/A",
+            1,
+            "key desk:look/A",
+            _token("desk:model/0"),
+            pid=1,
+        )
     )
     return Evidence(lines, runs, [*asked, outcome], [KILL])
 
@@ -61,8 +75,8 @@ def _body(
     workflow: str, step: str, *, key: str = "", token: str = "", result: str = "", attempt: int = 1
 ) -> Iterator[Line]:
     pid = 2 if step != "payer:pay/A" else 1
-    yield Line("begin", step, workflow, workflow, step, attempt, key, token, "", pid, 3)
-    yield Line("effect", step, workflow, workflow, step, attempt, key, token, result, pid, 4)
+    yield Line("begin", step, workflow, _first(workflow), step, attempt, key, token, "", pid, 3)
+    yield Line("effect", step, workflow, _first(workflow), step, attempt, key, token, result, pid, 4)
 
 
 def _run(workflow: str, agent: str, lines: list[Line]) -> RunRecord:
@@ -153,10 +167,10 @@ def told(workflow: str, **results: str) -> Callable[[Evidence], Evidence]:
 
 
 AGAIN = Line(
-    "begin", "desk:note/A", DESK, DESK, "desk:note/A", 2, "key desk:note/A", _token("desk:model/3"), pid=2, at=6
+    "begin", "desk:note/A", DESK, _first(DESK), "desk:note/A", 2, "key desk:note/A", _token("desk:model/3"), pid=2, at=6
 )
 PAID_AGAIN = Line(
-    "effect", "payer:pay/A", PAYER, PAYER, "other", 1, "key payer:pay/A", _token("payer:model/0"), pid=1, at=4
+    "effect", "payer:pay/A", PAYER, _first(PAYER), "other", 1, "key payer:pay/A", _token("payer:model/0"), pid=1, at=4
 )
 
 BAD: dict[str, list[Callable[[Evidence], Evidence]]] = {

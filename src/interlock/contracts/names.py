@@ -77,3 +77,8 @@ ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 def judge_activity(agent: str) -> str:
     """The activity in which the judges of `agent` are asked about one call."""
     return f"agent__{agent}{JUDGE_SUFFIX}"
+
+
+def sub_runs_place(key: str) -> str:
+    """What the workflow ids of the runs that a tool call has started have in common. key: of the call."""
+    return f"-{key[:16]}-"
