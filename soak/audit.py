@@ -4,13 +4,17 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from math import inf
 
 from soak.evidence import Activity, Evidence, RunRecord
 from soak.ledger import Line
 from soak.script import ASKED_AMOUNT, EDITED_AMOUNT, REJECTED, SCRIPTS, Call, calls_of, model_steps, step_name
 
-OUTAGE_SLACK_SECONDS = 2.0
-"""An attempt that had its effect so shortly before an outage may not have been reported."""
+UNREPORTED_SECONDS = 2.0
+"""What had its effect so shortly before an outage may not have been reported."""
+
+DYING_SECONDS = 1.0
+"""A worker that kills itself says so first, and its other threads may write for that much longer."""
 
 
 class Facts:
@@ -59,11 +63,12 @@ class Facts:
             return None
         return next(reversed(self.effects(run, step)), None)
 
-    def lost(self, pid: int, since: float, until: float) -> bool:
-        """Whether the worker was killed after `since`, or the server was away around then."""
-        killed = any(kill.pid == pid and kill.at >= since for kill in self.evidence.kills)
+    def lost(self, pid: int, since: float, until: float, before: float) -> bool:
+        """Whether what a worker did from `since` to `until` was lost `before` it was done again: the worker was killed,
+        or the server was away around then."""
+        killed = any(kill.pid == pid and since - DYING_SECONDS <= kill.at <= before for kill in self.evidence.kills)
         return killed or any(
-            outage.began - OUTAGE_SLACK_SECONDS <= until and since <= outage.ended + OUTAGE_SLACK_SECONDS
+            outage.began - UNREPORTED_SECONDS <= until and since <= outage.ended and outage.began <= before
             for outage in self.evidence.outages
         )
 
@@ -128,7 +133,7 @@ def repeated_only_when_lost(facts: Facts) -> Iterator[str]:
         elif done and attempt == done.attempt:
             if "effect" not in events:
                 yield f"{where} was recorded as completed without its effect"
-        elif not facts.lost(lines[0].pid, lines[0].at, lines[-1].at):
+        elif not facts.lost(lines[0].pid, lines[0].at, lines[-1].at, _begun_again(facts, lines[-1])):
             yield f"{where} was not recorded, and neither its worker nor the server was lost"
 
 
@@ -181,7 +186,7 @@ def asked_about_every_loss(facts: Facts) -> Iterator[str]:
         if not call.runs_once and lost:
             yield f"{run.workflow}: {call.step} timed out for good"
         for one in lost:
-            if not facts.lost(one.pid, run.began, run.ended):
+            if not facts.lost(one.pid, run.began, run.ended, run.ended):
                 yield f"{run.workflow}: {call.step} timed out, and neither its worker nor the server was lost"
 
 
@@ -235,6 +240,11 @@ def violations(evidence: Evidence) -> list[str]:
     """What is wrong with the evidence, with the rule that says so."""
     facts = Facts(evidence)
     return [f"{rule.__name__}: {found}" for rule in RULES for found in rule(facts)]
+
+
+def _begun_again(facts: Facts, line: Line) -> float:
+    """When the next body of the step began."""
+    return min((one.at for one in facts.lines[line.call] if one.event == "begin" and one.at > line.at), default=inf)
 
 
 def _calls(facts: Facts) -> Iterator[tuple[RunRecord, Call]]:

@@ -13,7 +13,7 @@ from soak.ledger import Line
 from soak.script import ASKED_AMOUNT, EDITED_AMOUNT, REJECTED, Call, calls_of, model_steps, step_name
 
 DESK, PAYER = "run-1", "run-1/payer-x"
-KILL = Kill(pid=1, at=5)
+KILL = Kill(pid=1, at=2)
 
 
 def _first(workflow: str) -> str:
@@ -74,9 +74,9 @@ def _bodies(workflow: str, call: Call) -> Iterator[Line]:
 def _body(
     workflow: str, step: str, *, key: str = "", token: str = "", result: str = "", attempt: int = 1
 ) -> Iterator[Line]:
-    pid = 2 if step != "payer:pay/A" else 1
-    yield Line("begin", step, workflow, _first(workflow), step, attempt, key, token, "", pid, 3)
-    yield Line("effect", step, workflow, _first(workflow), step, attempt, key, token, result, pid, 4)
+    pid, at = (1, 1) if step == "payer:pay/A" else (2, 3)
+    yield Line("begin", step, workflow, _first(workflow), step, attempt, key, token, "", pid, at)
+    yield Line("effect", step, workflow, _first(workflow), step, attempt, key, token, result, pid, at + 0.5)
 
 
 def _run(workflow: str, agent: str, lines: list[Line]) -> RunRecord:
@@ -195,6 +195,7 @@ BAD: dict[str, list[Callable[[Evidence], Evidence]]] = {
         lambda evidence: replace(evidence, kills=[]),
         lambda evidence: replace(evidence, kills=[replace(KILL, pid=3)]),
         lambda evidence: replace(evidence, kills=[replace(KILL, at=-1)]),
+        lambda evidence: replace(evidence, kills=[replace(KILL, at=4)]),
         lambda evidence: replace(evidence, kills=[], outages=[Outage(50, 60)]),
     ],
     "approved_once": [
@@ -240,7 +241,7 @@ def test_a_good_run_breaks_no_rule() -> None:
 
 
 def test_an_outage_of_the_server_excuses_what_was_not_recorded_then() -> None:
-    assert violations(replace(good(), kills=[], outages=[Outage(5, 8), Outage(0, 1)])) == []
+    assert violations(replace(good(), kills=[], outages=[Outage(1.8, 2.5)])) == []
 
 
 @pytest.mark.parametrize(
