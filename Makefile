@@ -3,7 +3,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: env test demo check bench lock format clean
+.PHONY: env test demo check bench soak lock format clean
 
 env: .venv/.made
 
@@ -34,6 +34,10 @@ format: env
 
 bench: env
 	$(PY) -m bench $(ARGS)
+
+# Kills workers and servers for about a quarter of an hour. ARGS="--quick" does a tenth of it.
+soak: env
+	$(PY) -m soak $(ARGS)
 
 # Pins every dependency with its hashes; no index address is written into the files. The second one is for the worker's
 # image: of the same versions, only what a worker needs.

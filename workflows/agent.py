@@ -73,7 +73,7 @@ class AgentWorkflow:
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
         self._gate = ApprovalGate(self.show, self.reuse, carried)
-        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show)
+        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of)
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
@@ -283,6 +283,11 @@ class AgentWorkflow:
                 updates.append(key.value_set(value))
         if updates:
             workflow.upsert_search_attributes(updates)
+
+    def _agents_of(self, key: str) -> tuple[int, int]:
+        place = names.sub_runs_place(key)
+        runs = [sub_run for sub_run in self._sub_runs.values() if place in sub_run.workflow_id.rpartition("/")[2]]
+        return len(runs), sum(sub_run.usage is not None for sub_run in runs)
 
     async def _cancel_sub_runs(self) -> None:
         """Ask the runs of this one's tools to end: nobody waits for them any more."""

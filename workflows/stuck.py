@@ -28,11 +28,15 @@ class StuckSteps:
     """Holds the stuck steps of one run. Each runs again once it is asked for; until then the run stands, for a while.
 
     seconds: for how long; 0 ends the run at once. changed: called after every change of what is stuck.
+    agents_of: see `Recovery`.
     """
 
-    def __init__(self, seconds: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, seconds: float, changed: Callable[[], None], agents_of: Callable[[str], tuple[int, int]]
+    ) -> None:
         self._seconds = seconds
         self._changed = changed
+        self.agents_of = agents_of
         self._stuck: dict[str, _Stuck] = {}
         self._numbers = count(1)
 

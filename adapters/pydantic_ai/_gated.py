@@ -34,6 +34,7 @@ from interlock.adapters.pydantic_ai._scope import (
     InterlockRunContext,
     Scope,
     called,
+    current_key,
     current_scope,
     planned,
     shielded,
@@ -97,6 +98,7 @@ class GatedToolset(WrapperToolset[Any]):
                 args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
+            ended = scope.recovery.agents_of(current_key.get())[1]
             try:
                 written = as_json_object(args)
                 with planned(call_label(name, written), ticket, call=digest([name, written])):
@@ -114,6 +116,10 @@ class GatedToolset(WrapperToolset[Any]):
                     if ruling.outcome == "happened":
                         return ruling.result
                     asked, ticket = None, ruling.ticket
+                elif _is_lost(error) and scope.recovery.agents_of(current_key.get())[0] > ended:
+                    # The tool did nothing wrong. It waited for an agent, as long as it takes, and its attempts went by
+                    # with the workers that came and went: another one finds the agent again.
+                    asked = None
                 elif scope.hooked:
                     raise _lasting(name, error) from error
                 else:
@@ -439,10 +445,12 @@ def _end_of(error: ActivityError) -> str:
 
 def _is_silent(error: ActivityError) -> bool:
     """Whether the attempt ended without a word of the tool's: its worker was lost or stopped, or its time was over."""
-    return isinstance(error.cause, ActivityTimeoutError) or _type_of(error) in (
-        names.OWN_TIME_EXCEEDED,
-        names.WORKER_SHUTDOWN,
-    )
+    return _is_lost(error) or _type_of(error) == names.OWN_TIME_EXCEEDED
+
+
+def _is_lost(error: ActivityError) -> bool:
+    """Whether the attempt ended with its worker: lost, or stopped."""
+    return isinstance(error.cause, ActivityTimeoutError) or _type_of(error) == names.WORKER_SHUTDOWN
 
 
 def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> ApplicationError:

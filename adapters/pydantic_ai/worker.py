@@ -91,9 +91,8 @@ class PydanticAIAdapter:
         assert self._sub_runs
         assert info.workflow_id
         assert info.workflow_run_id
-        place = f"{_key.get()[:16]}-{next(_sub_runs.get())}"
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
-        workflow_id = f"{info.workflow_id}/{agent}-{place}"
+        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(_key.get())}{next(_sub_runs.get())}"
         with waiting_for_others():
             try:
                 output = await self._sub_runs.run(

@@ -50,7 +50,7 @@ async def run(deps_type: Any = None, **fields: Any) -> RunOutput:
     output = await Runner(agent, Retries(), judged=False, hooked=False).run(
         RunInput(**{"agent": "support", "prompt": "go", **fields}),
         Counting(),
-        StuckSteps(0, lambda: None),
+        StuckSteps(0, lambda: None, lambda key: (0, 0)),
         lambda: False,
     )
     assert isinstance(output, RunOutput)

@@ -85,3 +85,8 @@ VALIDATE_EDITS: Final = "2026-11-validate-edits"
 def judge_activity(agent: str) -> str:
     """The activity in which the judges of `agent` are asked about one call."""
     return f"agent__{agent}{JUDGE_SUFFIX}"
+
+
+def sub_runs_place(key: str) -> str:
+    """What the workflow ids of the runs that a tool call has started have in common. key: of the call."""
+    return f"-{key[:16]}-"

@@ -101,6 +101,10 @@ class Recovery(Protocol):
         """Wait until the step is to run again. Raises its error when nobody asks for that in time."""
         ...
 
+    def agents_of(self, key: str) -> tuple[int, int]:
+        """How many runs of agents the tool call with this key has started, and how many of them have ended."""
+        ...
+
 
 @dataclass(frozen=True)
 class Continuation:
