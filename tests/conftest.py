@@ -1,9 +1,10 @@
 """One real server for each test process; every test has a task queue of its own."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,11 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 def run_app(server: EmbeddedServer, request: pytest.FixtureRequest) -> Running:
     """Runs an app with the workflow cache on, and again with it off, where every task replays the whole run."""
     return partial(running, server=server, max_cached_workflows=request.param)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Keep text that is no Unicode, which tests of bad input log, from stopping a run over several processes."""
+    report = yield
+    report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
+    return report
