@@ -1,7 +1,6 @@
-"""Deployments with waiting runs: docs/upgrades.md to the letter, and an upgrade without versions."""
+"""Deployments with waiting runs, by the installed program: docs/upgrades.md to the letter."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -105,25 +104,6 @@ async def test_the_page_works_to_the_letter(tmp_path: Path) -> None:
                 status, output = await shell.run(command)
                 assert status == (1 if does == "fails" else 0), output
                 assert value in output
-
-
-async def test_without_versions_a_run_that_waits_goes_on_with_the_next_build(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
-    ((_, name, text), _) = blocks("file")
-    shell.write(name, text)
-    shell.write("v2/support.py", text.replace("paid back for", "returned for"))
-    worker = "interlock worker run support:app"
-    async with shell.background("interlock server start", "Ctrl+C stops it."):
-        async with shell.background(f"cd v1 && {worker}", "Worker for support"):
-            await shell.run('interlock runs start support --prompt "It is broken." --id ticket-1')
-            await shell.until("interlock approvals list", "issue_refund")
-        status, output = await shell.run("cd v2 && interlock replay support:app --running --strict --json 2>/dev/null")
-        assert (status, json.loads(output)["replays"]) == (0, 1)
-        async with shell.background(f"cd v2 && {worker}", "Worker for support"):
-            await shell.run("interlock approvals decide ticket-1 1 --approve")
-
-            status, output = await shell.run("interlock runs wait ticket-1 2>/dev/null")
-            assert (status, output) == (0, "Done: 42.00 EUR returned for A-1001.\n")
 
 
 async def test_dev_says_of_a_finished_run_that_it_does_not_do_the_same_again(tmp_path: Path) -> None:
