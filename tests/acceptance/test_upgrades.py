@@ -106,16 +106,38 @@ async def test_the_page_works_to_the_letter(tmp_path: Path) -> None:
                 assert value in output
 
 
+ORDER_OF_A_SET = """
+from guarded import *
+
+guards = {f"guard{n}": Agent(TestModel(), name=f"guard{n}", capabilities=[Durable()]) for n in range(12)}
+
+
+class AskAll(AbstractCapability):
+    async def before_model_request(self, ctx, request_context):
+        if ctx.agent.name == "asks-all":
+            for name in set(guards):
+                await guards[name].run("Fine?")
+        return request_context
+
+
+asks_all = Agent(TestModel(custom_output_text="hello"), name="asks-all", capabilities=[AskAll(), Durable()])
+app = Interlock(agents=[support, guard, asks_all, *guards.values()])
+"""
+
+
 async def test_dev_says_of_a_finished_run_that_it_does_not_do_the_same_again(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (_, (_, name, text)) = blocks("file")
     ((_, _, report),) = blocks("report")
     shell.write(name, text)
-    async with shell.background("interlock dev guarded:app", "Worker for support") as log:
+    shell.write("app.py", ORDER_OF_A_SET)
+    async with shell.background("interlock dev app:app", "Worker for support") as log:
         await shell.run("interlock runs start support --prompt Hello. --id hello-1 --wait")
+        await shell.run("interlock runs start asks-all --prompt Hello. --id hello-2 --wait")
 
         async def reported() -> bool:
-            return report.splitlines()[-1] in log.read_text()
+            return log.read_text().count(report.splitlines()[-1]) == 2
 
         await eventually(reported, within_seconds=30)
         assert report in log.read_text()
+        assert "Run hello-2 does not do the same when it is replayed." in log.read_text()
