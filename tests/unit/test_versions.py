@@ -27,14 +27,14 @@ START_ONE = "Start one of that build: interlock worker run MODULE:APP --deployme
 def test_a_run_waits_for_the_version_it_is_pinned_to_or_else_for_the_current_one(
     current: Version, polling: list[Version], pinned_to: Version, served: bool, todo: str
 ) -> None:
-    workers = Workers("queue", current, frozenset(polling))
+    workers = Workers(current, frozenset(polling))
 
     assert workers.serve(pinned_to) is served
     assert workers.todo(pinned_to) == todo
 
 
 def test_of_several_versions_that_are_not_current_all_are_named() -> None:
-    todo = Workers("queue", None, frozenset([ONE, TWO])).todo()
+    todo = Workers(None, frozenset([ONE, TWO])).todo()
 
     assert todo.startswith("Versions support:1, support:2 have workers, but none is current. Make one so: temporal")
 

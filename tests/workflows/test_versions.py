@@ -199,7 +199,7 @@ async def test_runs_whose_version_has_no_worker_are_named_with_what_to_do(deploy
     async with deployment.running("2", refunder([], "2")) as app:
         await deployment.promote("2")
         # What the server says a minute later; until then it takes the worker that has just stopped for one at work.
-        workers = Workers(client.task_queue, current=two, polling=frozenset([two]))
+        workers = Workers(current=two, polling=frozenset([two]))
 
         assert workers.serve()
         assert not workers.serve(one)
