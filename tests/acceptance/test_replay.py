@@ -69,7 +69,7 @@ def test_a_divergence_is_status_1_and_names_the_step_and_both_sides(program: Pro
 def test_code_that_fails_is_named_without_a_traceback(program: Program, caplog: pytest.LogCaptureFixture) -> None:
     said = program("replay", "replayed_app:broken", WAITING, status=1)
 
-    assert "this build's code fails: NondeterminismError: the hook is broken." in said.out
+    assert "this build's code fails: NondeterminismError: the hook is broken" in said.out
     assert [record.name for record in caplog.records if record.name.startswith("temporalio.")] == []
 
 
