@@ -28,7 +28,6 @@ class Workers:
     current: the version that new runs go to. polling: the versions that have a worker. hosts: the machines with one.
     """
 
-    task_queue: str
     current: Version
     polling: frozenset[Version]
     hosts: frozenset[str] = frozenset()
@@ -65,7 +64,7 @@ async def workers_of(client: Client) -> Workers:
     polling = [one for one in response.pollers if one.last_access_time.ToDatetime(tzinfo=UTC) > recently]
     current = _version(response.versioning_info.current_deployment_version)
     hosts = frozenset(one.identity.rpartition("@")[2] for one in polling)
-    return Workers(client.task_queue, current, frozenset(map(_of_poller, polling)), hosts)
+    return Workers(current, frozenset(map(_of_poller, polling)), hosts)
 
 
 def pin_of(description: WorkflowExecutionDescription) -> Version:

@@ -18,6 +18,7 @@ ROOMS = ("workflows", "activities", "adapters", "bridge")
 NEED_AN_EXTRA = (
     "interlock.adapters.pydantic_ai",
     "interlock.worker",
+    "interlock.replay",
     "interlock.testing",
     "interlock.demo",
     "interlock.spans",

@@ -13,9 +13,13 @@ from tests.replay.agents import make_app
 from tests.replay.export import HISTORIES, path_of
 
 APP = """
+from interlock import Interlock
 from tests.replay.agents import make_app
+from tests.replay.test_divergences import Breaks
+from tests.workflows.scripts import Script, agent
 
 app, renamed = make_app(), make_app(look_up_name="find")
+broken = Interlock([agent(Script("never"), capabilities=[Breaks()])])
 """
 WAITING = str(path_of("open-awaiting-approval"))
 
@@ -60,6 +64,13 @@ def test_a_divergence_is_status_1_and_names_the_step_and_both_sides(program: Pro
     assert wanted.strip() == "this build wants nothing there"
     assert hint.strip().startswith("In this build there is no such tool")
     assert count == "1 of 2 replay, diverging: 1."
+
+
+def test_code_that_fails_is_named_without_a_traceback(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    said = program("replay", "replayed_app:broken", WAITING, status=1)
+
+    assert "this build's code fails: NondeterminismError: the hook is broken" in said.out
+    assert [record.name for record in caplog.records if record.name.startswith("temporalio.")] == []
 
 
 def test_temporals_own_words_are_shown_when_asked_for(program: Program) -> None:

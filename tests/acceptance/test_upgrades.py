@@ -1,7 +1,6 @@
-"""Deployments with waiting runs: docs/upgrades.md to the letter, and an upgrade without versions."""
+"""Deployments with waiting runs, by the installed program: docs/upgrades.md to the letter."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -107,23 +106,23 @@ async def test_the_page_works_to_the_letter(tmp_path: Path) -> None:
                 assert value in output
 
 
-async def test_without_versions_a_run_that_waits_goes_on_with_the_next_build(tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
-    ((_, name, text), _) = blocks("file")
-    shell.write(name, text)
-    shell.write("v2/support.py", text.replace("paid back for", "returned for"))
-    worker = "interlock worker run support:app"
-    async with shell.background("interlock server start", "Ctrl+C stops it."):
-        async with shell.background(f"cd v1 && {worker}", "Worker for support"):
-            await shell.run('interlock runs start support --prompt "It is broken." --id ticket-1')
-            await shell.until("interlock approvals list", "issue_refund")
-        status, output = await shell.run("cd v2 && interlock replay support:app --running --strict --json 2>/dev/null")
-        assert (status, json.loads(output)["replays"]) == (0, 1)
-        async with shell.background(f"cd v2 && {worker}", "Worker for support"):
-            await shell.run("interlock approvals decide ticket-1 1 --approve")
+ORDER_OF_A_SET = """
+from guarded import *
 
-            status, output = await shell.run("interlock runs wait ticket-1 2>/dev/null")
-            assert (status, output) == (0, "Done: 42.00 EUR returned for A-1001.\n")
+guards = {f"guard{n}": Agent(TestModel(), name=f"guard{n}", capabilities=[Durable()]) for n in range(12)}
+
+
+class AskAll(AbstractCapability):
+    async def before_model_request(self, ctx, request_context):
+        if ctx.agent.name == "asks-all":
+            for name in set(guards):
+                await guards[name].run("Fine?")
+        return request_context
+
+
+asks_all = Agent(TestModel(custom_output_text="hello"), name="asks-all", capabilities=[AskAll(), Durable()])
+app = Interlock(agents=[support, guard, asks_all, *guards.values()])
+"""
 
 
 async def test_dev_says_of_a_finished_run_that_it_does_not_do_the_same_again(tmp_path: Path) -> None:
@@ -131,11 +130,14 @@ async def test_dev_says_of_a_finished_run_that_it_does_not_do_the_same_again(tmp
     (_, (_, name, text)) = blocks("file")
     ((_, _, report),) = blocks("report")
     shell.write(name, text)
-    async with shell.background("interlock dev guarded:app", "Worker for support") as log:
+    shell.write("app.py", ORDER_OF_A_SET)
+    async with shell.background("interlock dev app:app", "Worker for support") as log:
         await shell.run("interlock runs start support --prompt Hello. --id hello-1 --wait")
+        await shell.run("interlock runs start asks-all --prompt Hello. --id hello-2 --wait")
 
         async def reported() -> bool:
-            return report.splitlines()[-1] in log.read_text()
+            return log.read_text().count(report.splitlines()[-1]) == 2
 
         await eventually(reported, within_seconds=30)
         assert report in log.read_text()
+        assert "Run hello-2 does not do the same when it is replayed." in log.read_text()

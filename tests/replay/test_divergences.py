@@ -117,7 +117,8 @@ async def test_code_that_fails_by_itself_is_told_apart(server: EmbeddedServer) -
     found = await divergence(Interlock([agent(Script("done"), capabilities=[Breaks()])]), stored)
 
     assert found.kind == "code"
-    assert found.message.startswith("At step 1 this build's code fails: the hook is broken (in Breaks.before_model_req")
+    assert found.message.startswith("At step 1 this build's code fails: ")
+    assert "the hook is broken (in Breaks.before_model_req" in found.message
 
 
 class StumblesOnce(Breaks):

@@ -161,6 +161,18 @@ async def test_a_version_that_is_not_current_is_named_with_the_command_that_make
         await approve(app, run)
 
 
+async def test_without_versions_a_run_that_waits_goes_on_with_the_next_build(deployment: Deployment) -> None:
+    log: list[str] = []
+    async with deployment.running("", refunder(log, "1")) as app:
+        run = await deployment.client.start("support", "go")
+        await app.requests(run, 1)
+    async with deployment.running("", refunder(log, "2")) as app:
+        await approve(app, run)
+
+    assert log == ["2"]
+    assert await deployment.version_of(run) is None
+
+
 async def test_a_worker_without_a_version_gets_nothing_once_a_version_is_current(deployment: Deployment) -> None:
     log: list[str] = []
     async with deployment.running("", refunder(log, "none")) as app:
@@ -187,7 +199,7 @@ async def test_runs_whose_version_has_no_worker_are_named_with_what_to_do(deploy
     async with deployment.running("2", refunder([], "2")) as app:
         await deployment.promote("2")
         # What the server says a minute later; until then it takes the worker that has just stopped for one at work.
-        workers = Workers(client.task_queue, current=two, polling=frozenset([two]))
+        workers = Workers(current=two, polling=frozenset([two]))
 
         assert workers.serve()
         assert not workers.serve(one)

@@ -1,6 +1,8 @@
 """What a worker logs, on stderr: one line each, with the facts that came along."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from interlock.cli._console import line, plain
@@ -16,6 +18,18 @@ def log_to_stderr(*, verbose: bool) -> None:
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("temporalio.core").setLevel(level)
+
+
+@contextmanager
+def without_tracebacks() -> Iterator[None]:
+    """For commands that say by themselves what Temporal's SDK would log with a traceback."""
+    logger = logging.getLogger("temporalio")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _Lines(logging.Formatter):

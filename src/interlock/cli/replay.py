@@ -17,6 +17,7 @@ from interlock.cli._divergence import replayed_text
 from interlock.cli._errors import WrongUsageError
 from interlock.cli._finished import replay_finished
 from interlock.cli._load import load_app, split_target
+from interlock.cli._logs import without_tracebacks
 from interlock.cli._options import AsJson, Target, TaskQueue
 from interlock.cli._signals import until_signal
 from interlock.contracts.errors import InterlockError, MisconfiguredError
@@ -65,9 +66,10 @@ def replay(
         raise WrongUsageError("Give files or folders of histories, or --running or --closed-since.")
     quiet_core()
     app = load_app(target)
-    results = asyncio.run(
-        _from_server(app, wanted, limit, task_queue) if wanted else _each(app, *_from_files(paths or []))
-    )
+    with without_tracebacks():
+        results = asyncio.run(
+            _from_server(app, wanted, limit, task_queue) if wanted else _each(app, *_from_files(paths or []))
+        )
     if as_json:
         emit_json(_document(results, strict=strict))
     else:
@@ -177,4 +179,5 @@ def _follow(target: str) -> int:
     async def work() -> int:
         return await replay_finished(app, await connect(app.settings.task_queue), began)
 
-    return asyncio.run(until_signal(work()))
+    with without_tracebacks():
+        return asyncio.run(until_signal(work()))

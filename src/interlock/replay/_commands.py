@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload as TemporalPayload
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import UserMetadata
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
@@ -125,7 +126,7 @@ class Recorder(GuardedRunner):
     def keep(self, task: int, completion: WorkflowActivationCompletion) -> None:
         """Take what the code wants in a task."""
         if completion.HasField("failed"):
-            self.failure = self.failure or masked_text(completion.failed.failure.message)
+            self.failure = self.failure or _told(completion.failed.failure)
         commands = list(_wanted(completion.successful.commands))
         self.tasks.setdefault(task, []).extend(commands)
 
@@ -163,12 +164,12 @@ def _command(field: str, kind: CommandKind, attributes: Any, metadata: UserMetad
 
 
 def _how_it_ends(field: str, attributes: Any) -> str:
-    if field != "fail_workflow_execution":
-        return ""
-    failure = attributes.failure
+    return f"failed with {_told(attributes.failure)}" if field == "fail_workflow_execution" else ""
+
+
+def _told(failure: Failure) -> str:
     kind = failure.application_failure_info.type
-    message = masked_text(failure.message)
-    return f"failed with {kind}: {message}" if kind else f"failed: {message}"
+    return f"{kind}: {masked_text(failure.message)}" if kind else masked_text(failure.message)
 
 
 def _text(payload: TemporalPayload) -> str:
