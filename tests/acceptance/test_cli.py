@@ -399,7 +399,7 @@ def test_a_run_that_ends_without_an_output_is_status_1_and_says_why(program: Pro
 def test_a_step_that_fails_and_is_tried_again_is_shown_with_its_error(program: Program) -> None:
     with program.running("runs", "start", "support", "--prompt", "stumble", "--id", "stumbles", "--wait") as waiting:
         assert "! model_request of support failed, attempt" in waiting.says("is tried again: the model is broken")
-        assert program.json("runs", "show", "stumbles")["retried"][0]["error"] == "the model is broken"
+        assert program.json("runs", "show", "stumbles")["retried"][0]["error"].startswith("the model is broken")
         assert "is tried again" in program("runs", "show", "stumbles").out
         program("runs", "cancel", "stumbles")
         assert waiting.result().status == 1
