@@ -43,10 +43,13 @@ class GuardedRunner(UnsandboxedWorkflowRunner):
 
     Only what happens now ends a run. While a history is replayed an error means that this code is not the code that
     wrote it: the task fails, and waits for a worker that has the right one.
+
+    watch: of a worker. A replayer has none; it comes to the end of the run as the worker did.
     """
 
     def __init__(self, watch: "ActivationWatch | None" = None) -> None:
         self._watch = watch or ActivationWatch()
+        self._replayer = watch is None
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See `WorkflowRunner`."""
@@ -55,13 +58,14 @@ class GuardedRunner(UnsandboxedWorkflowRunner):
         loop: Any = super().create_instance(det)
         create_task = loop.create_task
         loop.create_task = lambda coroutine, **options: create_task(_contained(coroutine), **options)
-        return _Guarded(loop, self._watch)
+        return _Guarded(loop, self._watch, replayer=self._replayer)
 
 
 class _Guarded(WorkflowInstance):
-    def __init__(self, inner: WorkflowInstance, watch: "ActivationWatch") -> None:
+    def __init__(self, inner: WorkflowInstance, watch: "ActivationWatch", *, replayer: bool) -> None:
         self._inner = inner
         self._watch = watch
+        self._replayer = replayer
         self._lock = threading.Lock()
         self._at_work = False
         self._eviction: WorkflowActivation | None = None
@@ -91,7 +95,7 @@ class _Guarded(WorkflowInstance):
                 completion = self._inner.activate(act)
         except (SystemExit, KeyboardInterrupt) as error:  # Of a callback; those of tasks are contained.
             completion = _failed(told(error))
-        if act.is_replaying:
+        if act.is_replaying and not self._replayer:
             return completion
         if completion.HasField("failed"):
             return completion if _diverges(completion) else _ending(completion)

@@ -16,6 +16,7 @@ from interlock import Interlock, Run, RunFailedError
 from interlock.server import EmbeddedServer
 from interlock.settings import Settings
 from interlock.testing import RunningApp, eventually, running
+from interlock.worker import make_replayer
 from tests.conftest import Running
 from tests.workflows.failing import CALL, KINDS, PLACES, look
 from tests.workflows.scripts import Script, agent, call
@@ -59,6 +60,12 @@ async def failure(run: Run) -> RunFailedError:
         with pytest.raises(RunFailedError) as failed:
             await run.result()
     return failed.value
+
+
+async def replays(app: RunningApp, run: Run, build: Interlock) -> None:
+    """Check that the build comes to the same end from the run's history."""
+    history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
+    await make_replayer(build).replay_workflow(history)
 
 
 async def outcome(app: RunningApp, slots: asyncio.Semaphore, agent: str, kind: str) -> Outcome:
@@ -112,13 +119,15 @@ def exits() -> None:
 
 
 async def test_a_callback_that_exits_ends_its_run_and_not_the_worker(run_app: Running) -> None:
-    async with run_app(hooked(lambda: asyncio.get_running_loop().call_soon(exits))) as app:
+    exiting = hooked(lambda: asyncio.get_running_loop().call_soon(exits))
+    async with run_app(exiting) as app:
         run = await app.client.start("support", "go")
         error = await failure(run)
 
         assert error.error_type == "SystemExit"
         assert "in exits of tests.workflows.test_failures_end_runs, line " in str(error)
         assert await failed_tasks(app, run) == 0
+        await replays(app, run, exiting)
 
 
 async def test_a_task_that_a_hook_leaves_behind_does_not_keep_its_run(server: EmbeddedServer) -> None:
@@ -163,6 +172,7 @@ async def test_a_run_that_nothing_will_ever_wake_ends(run_app: Running, place: s
         assert error.error_type == "StalledRunError"
         assert "in waits_for_nothing of tests.workflows.test_failures_end_runs, line " in str(error)
         assert await failed_tasks(app, run) == 0
+        await replays(app, run, Interlock([waiting]))
 
 
 def sleeps() -> None:
