@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
     from interlock.sync import SyncClient
+    from interlock.watchdog import RunTrouble
 
 __all__ = [
     "Client",
@@ -31,6 +32,7 @@ __all__ = [
     "Run",
     "RunFailedError",
     "RunReport",
+    "RunTrouble",
     "Settings",
     "Step",
     "SyncClient",
@@ -44,6 +46,7 @@ _HOMES = {
     "Journal": "interlock.journal",
     "Run": "interlock.run",
     "RunReport": "interlock.run",
+    "RunTrouble": "interlock.watchdog",
     "Settings": "interlock.settings",
     "Step": "interlock.journal",
     "SyncClient": "interlock.sync",

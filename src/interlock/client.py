@@ -39,6 +39,7 @@ from interlock.fork import NO_RESULT, Change, ForkPlan, plan_fork
 from interlock.journal import HistoryReader, Journal, SubRunLink
 from interlock.run import Run, RunReport
 from interlock.tracing import interceptors
+from interlock.watchdog import RunTrouble, Watchdog
 
 _DEFAULT_ADDRESS = "localhost:7233"
 _UNFIT = (names.UNKNOWN_AGENT, names.INVALID_INPUT)
@@ -267,6 +268,22 @@ class Client:
         if not deep:
             return journal
         return journal.model_copy(update={"sub_runs": tuple([await self._read_below(one) for one in journal.sub_runs])})
+
+    async def troubled_runs(
+        self,
+        *,
+        limit: int = 1_000,
+        waits_long_seconds: float = 86_400,
+        looked: Callable[[int, int], None] = lambda number, of: None,
+    ) -> list[RunTrouble]:
+        """The open runs of the namespace that do not get on, and why: the wrong ones first, then those that only wait.
+
+        limit: how many open runs are looked at, the newest. waits_long_seconds: after how long an unanswered request
+        is worth a word. looked: called after each run with how many were looked at, and of how many.
+        Costs one request to the server for each open run, and one to a worker for each that asks somebody or is stuck.
+        """
+        with server_errors(""):
+            return await Watchdog(self, waits_long_seconds=waits_long_seconds, looked=looked).look(limit)
 
     async def has_worker(self, *, pinned_to: Version = None, host: str = "") -> bool:
         """Whether a worker has asked for runs on the task queue within the last minute.

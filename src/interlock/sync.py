@@ -8,6 +8,7 @@ from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, Receipt, RetryReceipt, RunOutput
 from interlock.journal import Journal, Step
 from interlock.run import RunReport
+from interlock.watchdog import RunTrouble
 
 
 class SyncClient:
@@ -65,6 +66,10 @@ class SyncClient:
     def steps(self, workflow_id: str) -> list[Step]:
         """The steps of a run. See `Run.steps`."""
         return self._loop.run(self._client.attach(workflow_id).steps())
+
+    def troubled_runs(self, **options: Any) -> list[RunTrouble]:
+        """The open runs that do not get on, and why. See `Client.troubled_runs`."""
+        return self._loop.run(self._client.troubled_runs(**options))
 
     def journal(self, workflow_id: str, *, run_id: str | None = None, deep: bool = False) -> Journal:
         """All that a run did. See `Client.journal`."""

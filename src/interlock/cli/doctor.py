@@ -13,6 +13,7 @@ from interlock.cli._format import table
 from interlock.cli._load import load_app, split_target
 from interlock.cli._options import AsJson, TaskQueue
 from interlock.cli._versions_check import versions_checks
+from interlock.cli._watchdog import look_at_runs, show_troubles
 from interlock.cli.worker import add_attribute
 from interlock.contracts import names
 from interlock.contracts.errors import InterlockError, MisconfiguredError
@@ -20,6 +21,7 @@ from interlock.contracts.errors import InterlockError, MisconfiguredError
 if TYPE_CHECKING:
     from interlock.app import Interlock
     from interlock.client import Client
+    from interlock.watchdog import RunTrouble
 
 
 @dataclass(frozen=True)
@@ -37,28 +39,36 @@ def doctor(
         str | None, typer.Argument(metavar="MODULE:APP", help="An app to load too, such as support:app.")
     ] = None,
     task_queue: TaskQueue = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Look at the open runs too, and name those that do not get on.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Check that everything is there, and say what to do.
 
-    It looks at the server, its search attributes, the worker on the task queue, and an app if you name one.
+    It looks at the server, its search attributes, the worker on the task queue, and an app if you name one. It ends
+    with 1 when something is wrong; a run that waits for a person is not.
 
     \b
     Examples:
       interlock doctor
       interlock doctor support:app
+      interlock doctor --runs
     """
     if target is not None:
         split_target(target)
     app, app_check = _load(target) if target else (None, None)
     queue = task_queue or (app.settings.task_queue if app else None)
-    checks = asyncio.run(_all(queue, app_check))
-    ok = all(check.ok for check in checks)
+    checks, troubles = asyncio.run(_all(queue, app_check, runs=runs))
+    ok = all(check.ok for check in checks) and not any(trouble.wrong for trouble in troubles or ())
     agents = tools_by_agent(app) if app else {}
     if as_json:
-        emit_json({"ok": ok, "checks": [asdict(check) for check in checks], "agents": agents})
+        listed = {} if troubles is None else {"runs": [trouble.model_dump(mode="json") for trouble in troubles]}
+        emit_json({"ok": ok, "checks": [asdict(check) for check in checks], "agents": agents, **listed})
     else:
         _print(checks, agents)
+        if troubles is not None:
+            show_troubles(troubles)
     return 0 if ok else 1
 
 
@@ -87,15 +97,20 @@ def _load(target: str) -> "tuple[Interlock | None, Check]":
     return app, Check("app", ok=True, found=f"{target}: {', '.join(app.agents)}")
 
 
-async def _all(task_queue: str | None, app: Check | None) -> list[Check]:
+async def _all(
+    task_queue: str | None, app: Check | None, *, runs: bool
+) -> "tuple[list[Check], list[RunTrouble] | None]":
+    troubles: list[RunTrouble] | None = None
     try:
         client = await connect(task_queue)
         checks = [check async for check in _server(client)]
+        if runs and checks[0].ok:
+            troubles = await look_at_runs(client)
         reachable = True
     except InterlockError as error:
         checks = [Check("server", ok=False, found="not reachable", todo=str(error))]
         reachable = False
-    return [*checks, _binary(needed=not reachable), *([app] if app else [])]
+    return [*checks, _binary(needed=not reachable), *([app] if app else [])], troubles
 
 
 async def _server(client: "Client") -> AsyncIterator[Check]:
