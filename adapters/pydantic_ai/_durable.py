@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
@@ -45,9 +45,12 @@ class Durable(TemporalDurability[Any]):
 
     Takes what `TemporalDurability` takes. Outside of a workflow the agent behaves as it would without it. Inside a
     tool's activity on an Interlock worker the agent becomes a run of its own.
+
+    strict: raise UserError where the agent is run outside of both, instead of running it without a record.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, strict: bool = False, **options: Any) -> None:
+        self._strict = strict
         self._own_retries = "retry_policy" in (options.get("activity_config") or {})
         self._own_model_retries = self._own_retries or "retry_policy" in (options.get("model_activity_config") or {})
         config: ActivityConfig = {
@@ -72,6 +75,12 @@ class Durable(TemporalDurability[Any]):
                 return await super().wrap_run(ctx, handler=handler)
         if activity.in_activity() and (worker := current_worker.get()):
             return await worker.delegate(self.name, ctx)
+        if self._strict:
+            raise UserError(
+                f"Agent {self.name!r} is strict (`Durable(strict=True)`), and here nothing of it would be recorded or "
+                f"held for approval. Start a run of it: `interlock runs start {self.name}`, or "
+                f"`await client.start({self.name!r}, ...)`. A tool of another agent of the app may run it too."
+            )
         return await handler()
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:

@@ -708,6 +708,49 @@ def test_the_doctor_says_what_to_do_about_what_is_missing(program: Program) -> N
     assert "interlock worker run" in worker["todo"]
 
 
+BIG = """
+import authlib, cryptography, fastmcp, jsonschema, logfire_api, mcp, openai, requests, sqlite3, tiktoken  # noqa
+import opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter  # noqa
+
+from pydantic_ai import Agent
+
+from interlock import Interlock
+from interlock.adapters.pydantic_ai import Durable
+
+app = Interlock([Agent("test", name="big", capabilities=[Durable()])])
+away = Interlock([Agent("anthropic:claude-opus-5", name="away", capabilities=[Durable()])])
+"""
+
+
+def test_the_doctor_loads_an_app_as_a_worker_does_and_makes_its_models(program: Program) -> None:
+    (program.folder / "big.py").write_text(BIG)
+    found = program.json("doctor", "big:app")
+    assert [check for check in found["checks"] if not check["ok"]] == []
+
+    (model,) = [check for check in program.json("doctor", "big:away", status=1)["checks"] if not check["ok"]]
+    assert (model["name"], model["found"]) == ("model of away", "anthropic:claude-opus-5")
+    assert 'pip install "pydantic-ai-slim[anthropic]"' in model["todo"]
+
+
+def test_the_doctor_names_the_open_runs_that_do_not_get_on(program: Program) -> None:
+    waiting = start(program, REFUND)
+    requests(program, waiting)
+    lonely = ("--id", f"lonely-{free_port()}", "--task-queue", f"lonely-{free_port()}")
+    program("runs", "start", "support", "--prompt", REFUND, *lonely, status=1)
+
+    found = program.json("doctor", "--runs", status=1)
+    assert found["ok"] is False
+    assert all(check["ok"] for check in found["checks"])
+    (trouble,) = [one for one in found["runs"] if one["workflow_id"] == lonely[1]]
+    assert [(one["kind"], one["wrong"]) for one in trouble["findings"]] == [("no_worker", True)]
+    assert waiting not in {one["workflow_id"] for one in found["runs"]}
+    shown = program("doctor", "--runs", status=1).out
+    assert f"No worker takes its tasks from task queue '{lonely[3]}'." in shown
+    assert "Start one: interlock worker run MODULE:APP" in shown
+
+    assert "runs" not in program.json("doctor")
+
+
 def test_on_a_server_without_search_attributes_the_commands_that_add_them_are_named_and_work(
     program: Program,
 ) -> None:

@@ -61,9 +61,12 @@ def _broken(name: str, folder: str, error: BaseException) -> MisconfiguredError:
     # Our own messages say it all; they stay the error's cause, which is shown after this one.
     if isinstance(error, InterlockError):
         return MisconfiguredError(f"Module {name!r} does not load{_where(folder, error)}.")
+    todo = f"The current folder is {folder}."
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        todo += f" Install what brings {package!r} for {sys.executable}, or add the folder it is in to PYTHONPATH."
     return MisconfiguredError(
-        f"Module {name!r} does not load{_where(folder, error)}: {type(error).__name__}: {error}. "
-        f"The current folder is {folder}."
+        f"Module {name!r} does not load{_where(folder, error)}: {type(error).__name__}: {error}. {todo}"
     )
 
 

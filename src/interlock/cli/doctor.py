@@ -12,6 +12,7 @@ from interlock.cli._console import emit_json, line, show
 from interlock.cli._format import table
 from interlock.cli._load import load_app, split_target
 from interlock.cli._options import AsJson, TaskQueue
+from interlock.cli._preflight import model_checks
 from interlock.cli._versions_check import versions_checks
 from interlock.cli._watchdog import look_at_runs, show_troubles
 from interlock.cli.worker import add_attribute
@@ -57,9 +58,9 @@ def doctor(
     """
     if target is not None:
         split_target(target)
-    app, app_check = _load(target) if target else (None, None)
+    app, app_checks = _load(target) if target else (None, [])
     queue = task_queue or (app.settings.task_queue if app else None)
-    checks, troubles = asyncio.run(_all(queue, app_check, runs=runs))
+    checks, troubles = asyncio.run(_all(queue, app_checks, runs=runs))
     ok = all(check.ok for check in checks) and not any(trouble.wrong for trouble in troubles or ())
     agents = tools_by_agent(app) if app else {}
     if as_json:
@@ -88,17 +89,17 @@ def _tools(toolset: Any) -> list[str]:
     return [f"{name} (waits for approval)" if tool.requires_approval else name for name, tool in tools.items()]
 
 
-def _load(target: str) -> "tuple[Interlock | None, Check]":
+def _load(target: str) -> "tuple[Interlock | None, list[Check]]":
     try:
         app = load_app(target)
     except InterlockError as error:
         cause = f" {error.__cause__}" if isinstance(error.__cause__, InterlockError) else ""
-        return None, Check("app", ok=False, found=target, todo=f"{error}{cause}")
-    return app, Check("app", ok=True, found=f"{target}: {', '.join(app.agents)}")
+        return None, [Check("app", ok=False, found=target, todo=f"{error}{cause}")]
+    return app, [Check("app", ok=True, found=f"{target}: {', '.join(app.agents)}"), *model_checks(app)]
 
 
 async def _all(
-    task_queue: str | None, app: Check | None, *, runs: bool
+    task_queue: str | None, app: list[Check], *, runs: bool
 ) -> "tuple[list[Check], list[RunTrouble] | None]":
     troubles: list[RunTrouble] | None = None
     try:
@@ -110,7 +111,7 @@ async def _all(
     except InterlockError as error:
         checks = [Check("server", ok=False, found="not reachable", todo=str(error))]
         reachable = False
-    return [*checks, _binary(needed=not reachable), *([app] if app else [])], troubles
+    return [*checks, _binary(needed=not reachable), *app], troubles
 
 
 async def _server(client: "Client") -> AsyncIterator[Check]:
