@@ -1,5 +1,6 @@
 """Users' imports: nothing of theirs is loaded a second time, or refused, because it runs in a workflow."""
 
+import importlib
 import sys
 from typing import Any
 
@@ -18,7 +19,7 @@ async def test_a_package_may_be_imported_where_it_is_used(run_app: Running, name
     loaded: list[Any] = []
 
     def load() -> None:
-        loaded.append(__import__(name, fromlist=["*"]))
+        loaded.append(importlib.import_module(name))
 
     class Hook(AbstractCapability[Any]):
         async def before_model_request(self, ctx: Any, request_context: Any) -> Any:
