@@ -225,3 +225,25 @@ async def test_a_run_started_over_starts_the_agents_of_its_tools_over(run_app: R
         await (await app.client.start("support", "go", id=run.id, restart=True)).result()
 
         assert inner_script.calls == 2
+
+
+async def test_a_gated_call_of_an_agent_in_a_child_workflow_does_not_run_unasked(run_app: Running) -> None:
+    """There is no gate in a child workflow, so the framework's own deferral ends the agent."""
+    ran: list[str] = []
+
+    def pay(order: str) -> None:
+        ran.append(order)
+
+    inner = agent(Script([call("pay", "p", order="A-1")], "x"), name="inner", tools=[Tool(pay, requires_approval=True)])
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    in_a_child = Tool(delegate, metadata={"temporal": {"child_workflow": {}}})
+    outer = agent(Script([call("delegate", "d")], "done"), tools=[in_a_child])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="deferred tool call"):
+            await run.result()
+
+    assert ran == []
