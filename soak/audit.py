@@ -183,7 +183,9 @@ def asked_about_every_loss(facts: Facts) -> Iterator[str]:
         asked = len(facts.asked(run, call.step, "outcome"))
         if asked != (len(lost) if call.runs_once else 0):
             yield f"{run.workflow}: the outcome of {call.step} was lost {len(lost)} times and asked for {asked} times"
-        if not call.runs_once and lost:
+        if (
+            lost and not call.runs_once and call.name != "delegate/A"
+        ):  # It waits for its agent over any number of workers.
             yield f"{run.workflow}: {call.step} timed out for good"
         for one in lost:
             if not facts.lost(one.pid, run.began, run.ended, run.ended):

@@ -53,7 +53,7 @@ class Crew:
         """SIGKILL for one of the workers, once it has done something or has had time to."""
         worker = await self._someone(chance)
         await self._has_worked(worker.pid, within_seconds=chance.choice([2, 12, 12, 12]))
-        await asyncio.sleep(chance.uniform(0, 2.5))
+        await asyncio.sleep(chance.uniform(0, 5))
         if worker.is_alive:
             self.kills.append(Kill(worker.pid, time.monotonic()))
             worker.kill()

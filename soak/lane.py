@@ -19,6 +19,8 @@ from soak.ledger import Ledger
 from soak.nursery import Nursery
 from soak.operator import Operator
 
+MOST_RUNS = 500
+
 
 @dataclass
 class Lane:
@@ -40,6 +42,8 @@ class Lane:
     async def feed(self, in_flight: int) -> None:
         """Start runs so that this many are open, until told to stop."""
         while not self.stop_feeding.is_set():
+            if self.started > MOST_RUNS:
+                raise RuntimeError(f"{self.started} runs of {self.name} have ended, far too soon.")
             with suppress(UnavailableError, RPCError):  # The server is away; the same id is asked for again.
                 for _ in range(in_flight - await self._open()):
                     await self.start()

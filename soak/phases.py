@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,11 @@ from soak.script import SCRIPTS, calls_of
 
 Tell = Callable[[str], None]
 """Tells whoever waits what a phase is doing."""
+
+SHORT_HISTORIES = {"limit.historyCount.suggestContinueAsNew": "60"}
+"""Has a run go on in another execution once or twice."""
+
+NOTHING: Mapping[str, str] = {}
 
 Place = tuple[Nursery, str]
 """Where lanes are: what starts their workers, and the server's address."""
@@ -109,7 +114,10 @@ async def gauntlet(soak: Soak) -> Report:
 
 
 async def random(soak: Soak) -> Report:
-    """100 kills at random moments, on four queues with one worker and four runs in flight each."""
+    """100 kills at random moments, on four queues with one worker and four runs in flight each.
+
+    Here and below long runs go on in another execution, and on every other queue workers keep no run in memory.
+    """
     return await _killed_from_outside(soak, queues=4, workers=1, kills=100)
 
 
@@ -122,7 +130,7 @@ async def server(soak: Soak) -> Report:
     """The server is killed and started again from its file, ten times, under two queues with runs in flight."""
     outages: list[Outage] = []
     data, times, chance = soak.folder / "server", soak.few(10), soak.chance()
-    current = await EmbeddedServer.start(port=0, ui=False, data=data)
+    current = await EmbeddedServer.start(port=0, ui=False, data=data, dynamic_config=SHORT_HISTORIES)
     try:
         async with (
             nursery() as those,
@@ -160,7 +168,7 @@ async def _killed_from_outside(soak: Soak, *, queues: int, workers: int, kills: 
             await its.finished(within_seconds=120)
             await soak.audit(its)
 
-    async with _place(soak) as at:
+    async with _place(soak, SHORT_HISTORIES) as at:
         await asyncio.gather(*(one(at, number) for number in range(1, queues + 1)))
     return soak.report()
 
@@ -170,12 +178,12 @@ async def _restarted(current: EmbeddedServer, data: Path, after_seconds: float) 
     current.process.kill()
     await current.process.wait()
     await asyncio.sleep(after_seconds)
-    return await EmbeddedServer.start(port=port, ui=False, data=data)
+    return await EmbeddedServer.start(port=port, ui=False, data=data, dynamic_config=SHORT_HISTORIES)
 
 
 @asynccontextmanager
-async def _place(soak: Soak) -> AsyncIterator[Place]:
-    embedded = await EmbeddedServer.start(port=0, ui=False, data=soak.folder / "server")
+async def _place(soak: Soak, config: Mapping[str, str] = NOTHING) -> AsyncIterator[Place]:
+    embedded = await EmbeddedServer.start(port=0, ui=False, data=soak.folder / "server", dynamic_config=config)
     try:
         async with nursery() as those:
             yield those, embedded.address

@@ -1,6 +1,9 @@
 """Which step of the script an activity is, told from its type and its first argument."""
 
+import json
 from typing import Any
+
+from temporalio.common import RawValue
 
 from interlock.contracts import names
 from soak.script import step_name
@@ -9,7 +12,9 @@ _CALL_TOOL, _MODEL_REQUEST = "__call_tool", "__model_request"
 
 
 def step_of(activity_type: str, argument: Any) -> str:
-    """The step's name. argument: as the activity takes it, or as the JSON that is in the history."""
+    """The step's name. argument: as the activity takes it, or the JSON that is in the history."""
+    if isinstance(argument, RawValue):
+        argument = json.loads(argument.payload.data)
     if activity_type == names.DESCRIBE_TOOL:
         question = "describe-outcome" if _of(argument, "kind") == "outcome" else "describe"
         order = _of(argument, "arguments")["order"]
