@@ -25,7 +25,7 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems, schema_problem
@@ -449,8 +449,10 @@ def _is_silent(error: ActivityError) -> bool:
 
 
 def _is_lost(error: ActivityError) -> bool:
-    """Whether the attempt ended with its worker: lost, or stopped."""
-    return isinstance(error.cause, ActivityTimeoutError) or _type_of(error) == names.WORKER_SHUTDOWN
+    """Whether the attempt went with its worker: nothing was heard of it any more, or its worker was stopped."""
+    cause = error.cause
+    silent = isinstance(cause, ActivityTimeoutError) and cause.type is TimeoutType.HEARTBEAT
+    return silent or _type_of(error) == names.WORKER_SHUTDOWN
 
 
 def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> ApplicationError:
