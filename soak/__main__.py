@@ -6,6 +6,7 @@ Exits 0 when nothing was found wrong, 1 otherwise.
 import argparse
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names: list[str] = arguments.phases or list(PHASES)
     if unknown := sorted(set(names) - PHASES.keys()):
         parser.error(f"no phase {', '.join(unknown)}; there are: {', '.join(PHASES)}")
-    # Temporal's client warns of each call that a killed server does not answer.
+    # Temporal's client warns of each call that a killed server does not answer, its worker of each attempt that failed.
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
     quiet = TelemetryConfig(logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR")))
     Runtime.set_default(Runtime(telemetry=quiet))
     try:
