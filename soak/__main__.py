@@ -6,6 +6,7 @@ Exits 0 when nothing was found wrong, 1 otherwise.
 import argparse
 import asyncio
 import json
+import logging
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from random import randrange
 
 from rich.console import Console
 from rich.table import Table
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from soak import phases
 from soak.phases import Soak
@@ -29,6 +31,7 @@ PHASES: Mapping[str, Callable[[Soak], Awaitable[Report]]] = {
     "random": phases.random,
     "pair": phases.pair,
     "server": phases.server,
+    "races": phases.races,
 }
 _LIMIT_SECONDS = 900
 
@@ -46,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     names: list[str] = arguments.phases or list(PHASES)
     if unknown := sorted(set(names) - PHASES.keys()):
         parser.error(f"no phase {', '.join(unknown)}; there are: {', '.join(PHASES)}")
+    # Temporal's client warns of each call that a killed server does not answer, its worker of each attempt that failed.
+    logging.getLogger("temporalio").setLevel(logging.ERROR)
+    quiet = TelemetryConfig(logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR")))
+    Runtime.set_default(Runtime(telemetry=quiet))
     try:
         reports = asyncio.run(_soaked(names, arguments.seed, quick=arguments.quick))
     except (KeyboardInterrupt, asyncio.CancelledError):

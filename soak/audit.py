@@ -133,7 +133,7 @@ def repeated_only_when_lost(facts: Facts) -> Iterator[str]:
         elif done and attempt == done.attempt:
             if "effect" not in events:
                 yield f"{where} was recorded as completed without its effect"
-        elif not facts.lost(lines[0].pid, lines[0].at, lines[-1].at, _begun_again(facts, lines[-1])):
+        elif not _was_lost(facts, lines):
             yield f"{where} was not recorded, and neither its worker nor the server was lost"
 
 
@@ -244,9 +244,11 @@ def violations(evidence: Evidence) -> list[str]:
     return [f"{rule.__name__}: {found}" for rule in RULES for found in rule(facts)]
 
 
-def _begun_again(facts: Facts, line: Line) -> float:
-    """When the next body of the step began."""
-    return min((one.at for one in facts.lines[line.call] if one.event == "begin" and one.at > line.at), default=inf)
+def _was_lost(facts: Facts, lines: Sequence[Line]) -> bool:
+    """Whether an attempt was lost before the step was begun again."""
+    begun, last = lines[0], lines[-1]
+    again = min((one.at for one in facts.lines[begun.call] if one.event == "begin" and one.at > last.at), default=inf)
+    return facts.lost(begun.pid, begun.at, last.at if last.event == "effect" else again, again)
 
 
 def _calls(facts: Facts) -> Iterator[tuple[RunRecord, Call]]:

@@ -30,6 +30,9 @@ the step, and its body has not begun. middle: its body has begun and had no effe
 was told."""
 
 
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
+
+
 def points(moment: Moment) -> list[str]:
     """Every place in a run, and in the run that it starts, where a worker can die at this moment, as STEP@MOMENT."""
     steps: list[str] = []
@@ -53,8 +56,8 @@ def points_of(call: Call) -> list[str]:
     asking = step_name(call.agent, f"describe-outcome/{call.name}")
     answers = [step_name(call.agent, f"answer/{verdict}") for verdict in ("not_happened", "happened")]
     return [
-        *(f"{call.step}@{moment}" for moment in get_args(Moment)),
-        *(f"{asking}@{moment}" for moment in get_args(Moment) if moment != "middle"),
+        *(f"{call.step}@{moment}" for moment in MOMENTS),
+        *(f"{asking}@{moment}" for moment in MOMENTS if moment != "middle"),
         *(f"{answer}@scheduled" for answer in answers),
     ]
 

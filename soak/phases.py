@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import get_args
 
 from interlock.server import EmbeddedServer
 from soak.audit import violations
-from soak.death import Moment, points, points_of
+from soak.death import MOMENTS, points, points_of
 from soak.evidence import Evidence, Outage
 from soak.lane import Lane, lane
 from soak.nursery import Nursery, nursery
+from soak.races import race
 from soak.report import Report, figures
 from soak.script import SCRIPTS, calls_of
 
@@ -28,8 +28,6 @@ NOTHING: Mapping[str, str] = {}
 
 Place = tuple[Nursery, str]
 """Where lanes are: what starts their workers, and the server's address."""
-
-_MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
 @dataclass
@@ -66,12 +64,12 @@ class Soak:
 
 
 async def steps(soak: Soak) -> Report:
-    """One run for each moment of each step, whose worker dies right there; eight runs at once."""
-    every = [point for moment in _MOMENTS for point in points(moment)]
+    """One run for each moment of each step, whose worker dies right there; twelve runs at once."""
+    every = [point for moment in MOMENTS for point in points(moment)]
     return await die_at(soak, soak.chance().sample(every, soak.few(len(every))))
 
 
-async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 8) -> Report:
+async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 12) -> Report:
     """One run for each point, whose worker dies there."""
     slots, done = asyncio.Semaphore(at_once), 0
 
@@ -96,7 +94,7 @@ async def gauntlet(soak: Soak) -> Report:
     ways = {
         f"{agent}, {moment}": [point for point in points(moment) if point.startswith(f"{agent}:")]
         for agent in SCRIPTS
-        for moment in _MOMENTS
+        for moment in MOMENTS
     }
     ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
 
@@ -118,12 +116,12 @@ async def random(soak: Soak) -> Report:
 
     Here and below long runs go on in another execution, and on every other queue workers keep no run in memory.
     """
-    return await _killed_from_outside(soak, queues=4, workers=1, kills=100)
+    return await kill_from_outside(soak, queues=4, workers=1, kills=100)
 
 
 async def pair(soak: Soak) -> Report:
     """40 kills at random moments, on two queues with two workers each: one is killed, the other goes on."""
-    return await _killed_from_outside(soak, queues=2, workers=2, kills=40)
+    return await kill_from_outside(soak, queues=2, workers=2, kills=40)
 
 
 async def server(soak: Soak) -> Report:
@@ -152,7 +150,15 @@ async def server(soak: Soak) -> Report:
     return soak.report()
 
 
-async def _killed_from_outside(soak: Soak, *, queues: int, workers: int, kills: int) -> Report:
+async def races(soak: Soak) -> Report:
+    """1,000 runs where an answer and what ends the wait for it arrive within 5 ms of each other."""
+    raced = await race(soak.few(1_000), soak.seed, soak.tell)
+    found = {"races": raced.runs}
+    return Report(soak.phase, soak.seed, raced.seconds, found, raced.violations, raced.table())
+
+
+async def kill_from_outside(soak: Soak, *, queues: int, workers: int, kills: int, in_flight: int = 4) -> Report:
+    """Kill workers at random moments. workers, in_flight: on each queue. kills: on all of them."""
     each, done = -(-soak.few(kills) // queues), 0
 
     async def one(at: Place, number: int) -> None:
@@ -160,7 +166,7 @@ async def _killed_from_outside(soak: Soak, *, queues: int, workers: int, kills: 
         chance, name = soak.chance(number), f"{soak.phase}-{number}"
         cached = 1_000 if number % 2 else 0  # Without a cache every workflow task replays its run.
         async with lane(*at, soak.folder, name, chance, workers=workers, pause=0.8, cached=cached) as its:
-            async with _fed(its):
+            async with _fed(its, in_flight):
                 for _ in range(each):
                     await its.crew.kill(chance)
                     done += 1
@@ -192,7 +198,7 @@ async def _place(soak: Soak, config: Mapping[str, str] = NOTHING) -> AsyncIterat
 
 
 @asynccontextmanager
-async def _fed(its: Lane, *, in_flight: int = 4) -> AsyncIterator[None]:
+async def _fed(its: Lane, in_flight: int = 4) -> AsyncIterator[None]:
     feeding = asyncio.create_task(its.feed(in_flight))
     try:
         yield

@@ -18,11 +18,7 @@ workflow task fails but where Temporal itself repeats one for a message that cam
 without an answer.
 """
 
-import argparse
 import asyncio
-import logging
-import os
-import sys
 import time
 import uuid
 from collections import Counter
@@ -30,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from random import Random, randrange
+from random import Random
 from typing import Any, Literal
 
 from pydantic_ai import Agent, Tool
@@ -530,28 +526,3 @@ def _unless(holds: bool, wrong: str) -> list[str]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Race, print the table, and return 1 when something happened that must not."""
-    parser = argparse.ArgumentParser(prog="python -m soak.races", description="Let answers race what ends the wait.")
-    parser.add_argument("--runs", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=randrange(1_000_000))
-    arguments = parser.parse_args(argv)
-
-    def tell(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-
-    logging.getLogger("temporalio").setLevel(logging.ERROR)
-    tell(f"seed {arguments.seed}")
-    report = asyncio.run(race(arguments.runs, arguments.seed, tell))
-    for violation in report.violations:
-        tell(violation)
-    sys.stdout.write(f"{report.table()}\n\n{report.runs} runs in {report.seconds:.0f} s, seed {report.seed}\n")
-    return 1 if report.violations else 0
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # A process that used Temporal's client may abort while the interpreter shuts down.

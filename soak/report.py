@@ -13,13 +13,18 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Report:
-    """How a phase went. figures: by what was counted or measured. violations: what was found wrong; empty is good."""
+    """How a phase went.
+
+    figures: by what was counted or measured. violations: what was found wrong; empty is good. table: more figures, as
+    Markdown.
+    """
 
     phase: str
     seed: int
     seconds: float
     figures: Mapping[str, Value]
     violations: Sequence[str] = field(default_factory=list)
+    table: str = ""
 
 
 def figures(evidence: Sequence[Evidence]) -> dict[str, Value]:
@@ -126,9 +131,10 @@ def table_rows(reports: Sequence[Report]) -> list[list[str]]:
 
 
 def markdown(reports: Sequence[Report]) -> str:
-    """The same table for a page of documentation."""
+    """The same table for a page of documentation, and those of the phases that have more to say."""
     header, *rows = table_rows(reports)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---", *("--:" for _ in reports)], *rows])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---", *("--:" for _ in reports)], *rows])
+    return "\n\n".join([table, *(report.table for report in reports if report.table)])
 
 
 def _shown(value: Value) -> str:

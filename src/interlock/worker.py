@@ -23,7 +23,7 @@ from interlock.activities.record import record_verdict
 from interlock.adapters.pydantic_ai.worker import OPEN_END, PydanticAIAdapter
 from interlock.app import Interlock
 from interlock.client import Client
-from interlock.contracts.errors import RefusedError
+from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
 from interlock.histories import StoredHistories
 from interlock.settings import Settings
@@ -33,6 +33,7 @@ from interlock.workflows.interceptor import RunInterceptor
 
 # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
 _BUILD_ID = f"interlock-{version('interlock')}"
+_LOOK_AGAIN_SECONDS = 1
 _GUARD = GuardInterceptor()  # First: it sees what comes in before the others do, and what goes out after them.
 
 
@@ -49,6 +50,15 @@ class SubRunsThroughClient:
 
     async def run(self, workflow_id: str, run: RunInput, *, not_before: datetime) -> RunOutput:
         """See `SubRuns`."""
+        while True:
+            try:
+                return await self._run(workflow_id, run, not_before)
+            except UnavailableError:
+                # The server is away; the run is not. A tool that waits for weeks must not fail each time: its attempts
+                # are few. If the server has meanwhile given the attempt up it is cancelled, here.
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _run(self, workflow_id: str, run: RunInput, not_before: datetime) -> RunOutput:
         options = RunOptions(stuck_seconds=self._client.stuck_seconds)
         run = run.model_copy(update={"options": options})
         started = await self._client.start_run(workflow_id, run, pinned_to=self._pinned_to)

@@ -1,4 +1,4 @@
-"""A sample of the races between answers and what ends the wait for them. `python -m soak.races` runs a thousand."""
+"""A sample of the races between answers and what ends the wait for them. `make soak ARGS=races` runs a thousand."""
 
 from interlock.server import EmbeddedServer
 from soak.races import KINDS, race

@@ -1,19 +1,21 @@
-"""Workers that come and go while a tool waits for its agent, which may take as long as a person does."""
+"""Workers and servers that come and go while a tool waits for its agent, which may take as long as a person does."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pydantic_ai import Tool
 from temporalio.common import RetryPolicy
 
-from interlock import Client, Interlock, Retries, Run, RunFailedError
+from interlock import Client, Interlock, Retries, Run, RunFailedError, UnavailableError
+from interlock.contracts.payloads import RunInput, RunOutput
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually
-from interlock.worker import run_worker
+from interlock.worker import SubRunsThroughClient, run_worker
 from tests.workflows.scripts import Script, agent, call
 
 ONCE = Retries(tool=RetryPolicy(maximum_attempts=1))
@@ -58,7 +60,7 @@ async def test_a_tool_waits_for_its_agent_over_any_number_of_workers(
     those, app = await workers(server, Interlock([agent(script, tools=[delegate]), inner], retries=ONCE))
     run = await app.client.start("support", "go")
     below: Run | None = None
-    for times in range(1, 4):
+    for times in range(1, 3):
         async with those.one():
 
             async def waits(times: int = times) -> bool:
@@ -76,6 +78,39 @@ async def test_a_tool_waits_for_its_agent_over_any_number_of_workers(
     assert output.output == "done"
     assert script.results() == {"d": "inner done"}
     assert inner_script.calls == 2
+
+
+class AwayOnce:
+    """A run of which the server, once, does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ended_in_vain(self, *, before: datetime) -> bool:
+        return False
+
+    async def result(self) -> RunOutput:
+        self.asked += 1
+        if self.asked == 1:
+            raise UnavailableError("The Temporal server does not answer: transport error")
+        return RunOutput(output="inner done")
+
+
+async def test_an_agent_in_a_tool_is_waited_for_while_the_server_is_away(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = AwayOnce()
+
+    async def start_run(*_: object, **__: object) -> AwayOnce:
+        return away
+
+    client = await Client.connect(server.address)
+    monkeypatch.setattr(client, "start_run", start_run)
+    run = RunInput(agent="payer", prompt="go")
+    output = await SubRunsThroughClient(client).run("support-1/payer", run, not_before=datetime.now(UTC))
+
+    assert output.output == "inner done"
+    assert away.asked == 2
 
 
 async def test_a_tool_without_an_agent_fails_for_good_with_the_last_worker_it_may_have(
