@@ -15,11 +15,12 @@ from interlock._processes import END_WITH_PARENT
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, UnavailableError
 
-# The dev server dispatches at most 20 tasks a second, so a run of steps in sequence waits for a 50 ms tick each time.
-_LIFTED_LIMITS = {
-    "history.maxInFlightUpdatePayloads": 3_000_000,
+_LIMITS = {
+    # The dev server dispatches at most 20 tasks a second: a run of steps in sequence waits for a 50 ms tick each time.
     "history.transferProcessorMaxPollRPS": "5000",
     "history.transferProcessorMaxPollHostRPS": "50000",
+    # What a run is told by updates goes back to the server in one message. One of more than 4 MB ends the run.
+    "history.maxInFlightUpdatePayloads": "3000000",
 }
 # Nothing of ours calls home.
 _QUIET = {"frontend.enableServerVersionCheck": "false"}
@@ -132,7 +133,7 @@ def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
         arguments += ["--db-filename", str(data / "temporal.db")]
     for name, kind in names.SEARCH_ATTRIBUTES.items():
         arguments += ["--search-attribute", f"{name}={kind}"]
-    for name, value in {**_LIFTED_LIMITS, **_QUIET}.items():
+    for name, value in {**_LIMITS, **_QUIET}.items():
         arguments += ["--dynamic-config-value", f"{name}={value}"]
     return arguments
 

@@ -24,7 +24,16 @@ from interlock.contracts.errors import (
     RunFailedError,
     UnavailableError,
 )
-from interlock.contracts.payloads import Decision, Payload, RunInput, ToolDescription, ToolQuestion, Usage
+from interlock.contracts.payloads import (
+    Decision,
+    Parent,
+    Payload,
+    RunInput,
+    SubRun,
+    ToolDescription,
+    ToolQuestion,
+    Usage,
+)
 from interlock.server import EmbeddedServer
 from interlock.worker import make_worker
 from interlock.workflows.agent import AgentWorkflow
@@ -262,3 +271,37 @@ def test_temporal_still_sees_what_a_wrapped_activity_takes_and_gives() -> None:
     described = activity._Definition.must_from_callable(DescribeTool.describe_tool)
 
     assert (described.arg_types, described.ret_type) == ([ToolQuestion], ToolDescription)
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [nested(101), [{"a": float("inf")}], float("nan")], ids=["deep", "infinite", "no number"]
+)
+@pytest.mark.parametrize(
+    "field", ["Decision.result", "Decision.arguments", "ToolCompletion.result", "Retry.usage_limits"]
+)
+def test_a_sender_cannot_make_a_run_hold_what_nobody_can_read(field: str, value: Any) -> None:
+    model, name = field.split(".")
+    now = "2026-11-01T12:00:00Z"
+    record = {"request_id": "1", "call_id": "1", "verdict": "approve", **dict.fromkeys(TIMES, now)}
+    given = value if name == "result" else {"value": value}
+    with pytest.raises(ValidationError, match=r"is nested more than 100 deep|numbers have to be finite"):
+        MODELS[model].model_validate({**record, name: given})
+    assert MODELS[model].model_validate({**record, name: nested(100) if name == "result" else {"value": nested(99)}})
+
+
+TIMES = ["decided_at", "completed_at", "requested_at"]
+
+
+@pytest.mark.parametrize("workflow_id", ["x" * 1_001, "é" * 501, ""], ids=["long", "long in bytes", "empty"])
+def test_ids_of_runs_that_no_server_takes_are_refused(workflow_id: str) -> None:
+    with pytest.raises(ValidationError, match=r"at most 1,000 bytes|at least 1 character"):
+        SubRun(workflow_id=workflow_id, agent="support")
+    with pytest.raises(ValidationError, match=r"at most 1,000 bytes|at least 1 character"):
+        Parent(workflow_id=workflow_id, run_id="01a229d4-6920-7aa1-a1fd-6476ab78ff26", agent_path=())

@@ -129,6 +129,23 @@ async def test_edited_arguments_are_what_runs_and_the_model_is_told(run_app: Run
         assert (settled.outcome, settled.edited) == ("approved", True)
 
 
+@pytest.mark.parametrize(("asked", "edited"), [(1, True), (1, 1.0), (0, False)], ids=str)
+async def test_an_edit_of_nothing_but_a_values_type_runs(run_app: Running, asked: Any, edited: Any) -> None:
+    ran: list[Any] = []
+
+    def take(value: Any) -> None:
+        ran.append(value)
+
+    script = Script([call("take", "a", value=asked)], "done")
+    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve", arguments={"value": edited})
+        await run.result()
+
+        assert [(type(value), value) for value in ran] == [(type(edited), edited)]
+
+
 async def test_a_tool_that_asks_by_itself_is_asked_about_once(run_app: Running) -> None:
     asked: list[bool] = []
     failed: list[str] = []

@@ -210,6 +210,20 @@ async def test_no_message_harms_a_run_or_changes_it(run_app: Running, caplog: py
     assert not [one for one in caplog.records if SENT_SECRET in str(vars(one)) or OWN_SECRET in str(vars(one))]
 
 
+@pytest.mark.parametrize(("count", "sizes"), [(8, [950_000]), (1, [1_900_000, 1_900_000])], ids=["many", "one"])
+async def test_large_answers_at_once_leave_the_run_alone(run_app: Running, count: int, sizes: list[int]) -> None:
+    async with run_app(office([], [])) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        large = Message("update", "submit_decision", tuple(Body(b'"' + b"x" * size + b'"') for size in sizes))
+        answers = await send_all(app.client.temporal, run.id, [large] * count)
+        await run.decide("1", "reject")
+
+        assert not any(answer.accepted for answer in answers)
+        assert await failures(app, run) == []
+        await run.cancel()
+
+
 @pytest.mark.parametrize("cached_runs", [1_000, 0])
 async def test_signals_that_come_before_a_run_begins_change_nothing(server: EmbeddedServer, cached_runs: int) -> None:
     async def throw(batch: list[Message]) -> None:

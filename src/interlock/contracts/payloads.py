@@ -20,7 +20,7 @@ _DEEPEST = 100  # JSON that is nested 200 deep cannot be read, and what is sent 
 def _travels(value: Json) -> Json:
     """JSON from a sender who may send anything has finite numbers and is not nested too deep."""
     level = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_DEEPEST + 1):
         if any(isinstance(item, float) and not math.isfinite(item) for item in level):
             raise ValueError("numbers have to be finite")
         inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
