@@ -29,6 +29,7 @@ PHASES: Mapping[str, Callable[[Soak], Awaitable[Report]]] = {
     "random": phases.random,
     "pair": phases.pair,
     "server": phases.server,
+    "races": phases.races,
 }
 _LIMIT_SECONDS = 900
 

@@ -15,6 +15,7 @@ from soak.death import Moment, points, points_of
 from soak.evidence import Evidence, Outage
 from soak.lane import Lane, lane
 from soak.nursery import Nursery, nursery
+from soak.races import race
 from soak.report import Report, figures
 from soak.script import SCRIPTS, calls_of
 
@@ -179,6 +180,12 @@ async def _restarted(current: EmbeddedServer, data: Path, after_seconds: float) 
     await current.process.wait()
     await asyncio.sleep(after_seconds)
     return await EmbeddedServer.start(port=port, ui=False, data=data, dynamic_config=SHORT_HISTORIES)
+
+
+async def races(soak: Soak) -> Report:
+    """A thousand runs in which an answer races what ends the wait for it. Nobody is killed."""
+    raced = await race(soak.few(1_000), soak.seed, soak.tell)
+    return Report(soak.phase, soak.seed, raced.seconds, raced.figures(), raced.violations)
 
 
 @asynccontextmanager
