@@ -88,6 +88,8 @@ class _Guarded(WorkflowInstance):
                 self._evict(eviction)
 
     def _activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        if (inputs := _inputs(act)) > 1:  # More than the class takes: it could not even be made.
+            return _ending(_failed(Told(names.INVALID_INPUT, f"A run takes one input, and {inputs} were given.")))
         # Left alone, the SDK shows workflow code a cancellation last, whenever it came.
         is_cancelling.set(any(job.HasField("cancel_workflow") for job in act.jobs))
         try:
@@ -215,6 +217,8 @@ class ActivationWatch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        if self.threads is not None:
+            self.threads.shutdown(wait=False)
         until = time.monotonic() + _LIMIT_SECONDS
         while (left := self._given_up()) and time.monotonic() < until:
             for thread, activation in left:
@@ -315,6 +319,11 @@ def _frames(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
 
 def _evicts(act: WorkflowActivation) -> bool:
     return any(job.HasField("remove_from_cache") for job in act.jobs)
+
+
+def _inputs(act: WorkflowActivation) -> int:
+    starts = [job.initialize_workflow for job in act.jobs if job.HasField("initialize_workflow")]
+    return sum(len(start.arguments) for start in starts if start.workflow_type == names.AGENT_WORKFLOW)
 
 
 def _ends(command: Any) -> bool:

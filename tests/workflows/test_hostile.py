@@ -16,7 +16,7 @@ from temporalio.converter import CompositePayloadConverter, DataConverter, Defau
 from temporalio.service import RPCError
 
 from interlock import Interlock, MisconfiguredError, Run, RunFailedError
-from interlock.contracts.payloads import SubRun
+from interlock.contracts.payloads import RunInput, SubRun
 from interlock.testing import RunningApp, eventually
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
@@ -388,3 +388,16 @@ async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(
             await app.client.attach(handle.id).result()
         assert failed.value.error_type == "InvalidInputError"
         assert await failed_tasks(app, app.client.attach(handle.id)) == 0
+
+
+async def test_a_run_started_with_two_inputs_ends_and_says_so(run_app: Running) -> None:
+    async with run_app(Interlock([agent(Script("done"))])) as app:
+        one = RunInput(agent="support", prompt="go")
+        handle = await app.client.temporal.start_workflow(
+            "AgentWorkflow", args=[one, one], id=f"two-{app.client.task_queue}", task_queue=app.client.task_queue
+        )
+        run = app.client.attach(handle.id)
+        with pytest.raises(RunFailedError, match="A run takes one input, and 2 were given") as failed:
+            await asyncio.wait_for(run.result(), 20)
+        assert failed.value.error_type == "InvalidInputError"
+        assert await failed_tasks(app, run) == 0
