@@ -16,7 +16,7 @@ async def test_workers_killed_at_some_steps_repeat_lose_and_ask_nothing_twice(tm
 
     assert report.violations == []
     assert report.figures["workers killed"] == 5
-    assert report.figures["settled as happened"] == 1
+    assert int(report.figures["settled as happened"]) >= 1
 
 
 async def test_a_worker_of_two_that_is_killed_at_random_repeats_loses_and_asks_nothing_twice(tmp_path: Path) -> None:
