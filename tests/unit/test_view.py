@@ -191,6 +191,7 @@ EVIL = [
 
 def everywhere(text: str) -> tuple[RunState, list[str]]:
     """A run that has a text in every place where a model or an outsider could put one."""
+    readable = text.encode(errors="replace").decode()
     asked = {"arguments": {"note": text, text or "x": 1}, "call_id": text or "x", "workflow_id": text or "x"}
     return RunState(
         status="awaiting_approval",
@@ -202,7 +203,8 @@ def everywhere(text: str) -> tuple[RunState, list[str]]:
         ],
         stuck=[stuck(label=text, error_type=text, message=text)],
         settled=[settled(by=text, reason=text, label=f"refund: note {text}")],
-        sub_runs=[SubRun(workflow_id=text or "x", agent=f"payer{text}")],
+        # What no Unicode is cannot be in the report of a sub-run: it is refused.
+        sub_runs=[SubRun(workflow_id=readable or "x", agent=f"payer{readable}")],
     ), [f"refund: note {text}"]
 
 
