@@ -203,7 +203,7 @@ def everywhere(text: str) -> tuple[RunState, list[str]]:
         ],
         stuck=[stuck(label=text, error_type=text, message=text)],
         settled=[settled(by=text, reason=text, label=f"refund: note {text}")],
-        # What no Unicode is cannot be in the report of a sub-run: it is refused.
+        # Text that is no Unicode cannot be in the report of a sub-run: it is refused.
         sub_runs=[SubRun(workflow_id=readable or "x", agent=f"payer{readable}")],
     ), [f"refund: note {text}"]
 
