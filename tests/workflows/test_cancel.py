@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -385,18 +385,24 @@ async def test_a_run_that_is_cancelled_while_its_worker_stops_ends_on_the_next(
     diary = Diary()
     app = Interlock([in_a_tool(diary)], settings=Settings(graceful_shutdown_seconds=0.2))
     client = await Client.connect(server.address, task_queue=f"restarted-{id(diary)}")
-    options = {"max_cached_workflows": max_cached_workflows}
-    stop = asyncio.Event()
-    worker = asyncio.create_task(run_worker(app, client, stop, **options))
-    run = await client.start("in_a_tool", "go")
-    await eventually(diary.has_begun)
-    stop.set()
-    await run.cancel()
-    await worker
-    stop.clear()
-    worker = asyncio.create_task(run_worker(app, client, stop, **options))
-    await cancelled(RunningApp(client, server), run)
-    stop.set()
-    await worker
+    async with working(app, client, max_cached_workflows=max_cached_workflows) as stop:
+        run = await client.start("in_a_tool", "go")
+        await eventually(diary.has_begun)
+        stop.set()
+        await run.cancel()
+    async with working(app, client, max_cached_workflows=max_cached_workflows):
+        await cancelled(RunningApp(client, server), run)
 
     assert diary.cleaned == diary.begun
+
+
+@asynccontextmanager
+async def working(app: Interlock, client: Client, **options: Any) -> AsyncIterator[asyncio.Event]:
+    """A worker until it is left, or until the event is set."""
+    stop = asyncio.Event()
+    worker = asyncio.create_task(run_worker(app, client, stop, **options))
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await worker
