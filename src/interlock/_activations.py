@@ -26,9 +26,9 @@ from interlock.workflows.guard import Contained, ReadableConverter, is_cancellin
 _LIMIT_SECONDS = 2.0
 """Temporal's own limit on one activation; one that takes longer fails its workflow task."""
 
-_SUSPICIOUS_SECONDS = 1.6
-_LOOK_SECONDS = 0.1
-_COMPUTING_SECONDS = 1.0
+_SUSPICIOUS = 0.8  # Of that limit: the answer for a run that is blocked again has to be there before it is over.
+_COMPUTING = 0.5
+_LOOKS = 20
 _EVICTION_TRIES = 3
 _THREADS = 500
 _PENDING = tuple(
@@ -198,10 +198,11 @@ class ActivationWatch:
     """Ends runs that hold their thread again and again: they would go on failing their workflow task.
 
     Twice in a row in the same function of the user's, or three times computing in a library, is no accident of a busy
-    machine. threads: where the worker runs workflow code, while the watch is entered.
+    machine. threads: where the worker runs workflow code, while the watch is entered. limit_seconds: on one activation.
     """
 
-    def __init__(self, threads: ActivationThreads | None = None) -> None:
+    def __init__(self, threads: ActivationThreads | None = None, *, limit_seconds: float = _LIMIT_SECONDS) -> None:
+        self._limit = limit_seconds
         self.kept: list[WorkflowInstance] = []
         self.threads = threads
         self._at_work: dict[int, _Activation] = {}
@@ -219,11 +220,11 @@ class ActivationWatch:
         self._thread.join()
         if self.threads is not None:
             self.threads.shutdown(wait=False)
-        until = time.monotonic() + _LIMIT_SECONDS
+        until = time.monotonic() + self._limit
         while (left := self._given_up()) and time.monotonic() < until:
             for thread, activation in left:
                 self._interrupt(thread, activation)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(self._limit / _LOOKS)
 
     @contextmanager
     def looking_at(self, act: WorkflowActivation, workflow_id: str) -> Iterator[None]:
@@ -240,30 +241,39 @@ class ActivationWatch:
         try:
             yield
         finally:
-            with self._lock:
-                del self._at_work[threading.get_ident()]
-            if activation.counts and time.monotonic() - activation.since < _LIMIT_SECONDS:
+            self._leave()
+            if activation.counts and time.monotonic() - activation.since < self._limit:
                 self._blocked.pop(act.run_id, None)
 
+    def _leave(self) -> None:
+        # An interruption may come in until the thread has left, and is not to go with it to whatever it does next.
+        while True:
+            try:
+                with self._lock:
+                    self._at_work.pop(threading.get_ident(), None)
+                return
+            except _GivenUp:
+                continue
+
     def _look(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(self._limit / _LOOKS):
             for thread, activation in list(self._at_work.items()):
                 if activation.given_up:
                     self._interrupt(thread, activation)
-                elif time.monotonic() - activation.since > _SUSPICIOUS_SECONDS and not activation.place:
+                elif time.monotonic() - activation.since > self._limit * _SUSPICIOUS:
                     self._examine(thread, activation)
 
     def _examine(self, thread: int, activation: _Activation) -> None:
-        if (frame := sys._current_frames().get(thread)) is None:
+        activation.computes = _cpu_seconds(thread) - activation.cpu_since > self._limit * _COMPUTING
+        if activation.evicts and activation.computes:  # One that only waits for its turn, on a busy machine, ends.
+            self._give_up(thread, activation, _done())
+        if activation.place or (frame := sys._current_frames().get(thread)) is None:
             return
         frames = [*traceback.walk_stack(frame)]
         own = own_place(reversed(frames))
         activation.own, activation.place = bool(own), own or f"in {where(*frames[0])}"
-        activation.computes = _cpu_seconds(thread) - activation.cpu_since > _COMPUTING_SECONDS
         _logger.warning("run.blocked", extra={"workflow_id": activation.workflow_id, "at": activation.place})
-        if activation.evicts:
-            self._give_up(thread, activation, _done())
-        elif activation.counts and self._again(activation):
+        if activation.counts and self._again(activation):
             self._give_up(thread, activation, _ending(_failed(_blocked(activation))))
 
     def _again(self, activation: _Activation) -> bool:

@@ -44,6 +44,11 @@ _LOOKED_AT_ONCE = 20
 _FAILED_ATTEMPTS = 2
 _LAST_EVENTS = 5
 _UNANSWERED = 3
+# The server takes a task back when something arrives while it is under way. The next attempt has it.
+_BY_THE_SERVER = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+)
 _LOOK_AGAIN = "Look again in a minute. If it stays so, see what the workers log."
 _ASKED = ("stuck", "awaiting_approval", "awaiting_tool_result")
 _MESSAGE_CHARACTERS = 300
@@ -186,6 +191,8 @@ class Watchdog:
             )
         )
         for event in page.history.events:
+            if event.workflow_task_failed_event_attributes.cause in _BY_THE_SERVER:
+                return None
             if event.event_type in (
                 EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
                 EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
