@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
 
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
+    from interlock.contracts.failures import problems
     from interlock.contracts.payloads import (
         ApprovalRequest,
         Carried,
@@ -39,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
 T = TypeVar("T")
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
-_SETTLED_CARRIED = 50
+_CARRIED = 50
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,9 @@ class AgentWorkflow:
 
     async def _continue(self, continuation: Continuation) -> NoReturn:
         before = self._run.carried
+        # Bounded: what is carried grows from execution to execution, and has to fit the next one's input.
+        ended = list(self._sub_runs.values())
+        earlier, latest = ended[:-_CARRIED], ended[-_CARRIED:]
         run = self._run.model_copy(
             update={
                 "message_history": continuation.messages,
@@ -239,12 +243,12 @@ class AgentWorkflow:
                 "fork": None,
                 "carried": Carried(
                     usage=continuation.usage,
-                    spent_elsewhere=self._gate.spent_elsewhere,
+                    spent_elsewhere=sum((one.usage or Usage() for one in earlier), self._gate.spent_elsewhere),
                     calls=continuation.calls,
                     asked=self._gate.asked,
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
-                    settled=self._gate.settled[-_SETTLED_CARRIED:],
-                    sub_runs=list(self._sub_runs.values()),
+                    settled=self._gate.settled[-_CARRIED:],
+                    sub_runs=latest,
                 ),
             }
         )
@@ -318,10 +322,7 @@ def _read(run: RawValue | None) -> tuple[RunInput, str]:
     try:
         return RunInput.model_validate(workflow.payload_converter().from_payload(run.payload, Any)), ""
     except ValidationError as error:
-        # Without the values: they may be secrets, and this text ends up in the history.
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        wrong = "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'input'}: {one['msg']}" for one in found)
-        return nothing, f"The run's input cannot be read: {wrong}"
+        return nothing, f"The run's input cannot be read: {problems(error)}"
     except Exception as error:  # Whatever a converter makes of bytes that are no JSON.
         return nothing, f"The run's input cannot be read: {type(error).__name__}"
 

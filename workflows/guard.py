@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.failures import told, unread
+    from interlock.contracts.payloads import Message
     from interlock.contracts.ports import Unreadable
 
 LARGEST_INPUT_BYTES = 2_097_152
@@ -145,9 +146,11 @@ class ReadableConverter(PayloadConverter, WithSerializationContext):
     def from_payloads(self, payloads: Sequence[Any], type_hints: list[type] | None = None) -> list[Any]:
         """See `PayloadConverter`."""
         try:
-            return self._inner.from_payloads(payloads, type_hints)
-        except Exception as error:
-            return [Unreadable(unread(error)) for _ in payloads]
+            values = self._inner.from_payloads(payloads, type_hints)
+        except Exception as error:  # Whatever a type, or a converter of the user's, makes of what anybody may send.
+            values = [Unreadable(unread(error)) for _ in payloads]
+        hint = type_hints[0] if type_hints and len(type_hints) == 1 else None
+        return [_as_message(values[0], hint)] if isinstance(hint, type) and issubclass(hint, Message) else values
 
     def from_payload(self, payload: Any, type_hint: type | None = None) -> Any:
         """See `PayloadConverter`. For workflow code that asks for one value and takes the error itself."""
@@ -158,6 +161,17 @@ class ReadableConverter(PayloadConverter, WithSerializationContext):
         if not isinstance(self._inner, WithSerializationContext):
             return self
         return ReadableConverter(self._inner.with_context(context))
+
+
+def _as_message(value: Any, kind: type[Message]) -> Message | Unreadable:
+    """The message, or what its sender is told of what they sent instead. Left alone, the SDK would write the values of
+    such a message into its log and into the answer."""
+    if isinstance(value, kind):
+        return value
+    wrong = value.why if isinstance(value, Unreadable) else "it is null or not JSON"
+    return Unreadable(
+        f"A {kind.__name__} is expected, and this is none: {wrong}. One has {', '.join(kind.model_fields)}."
+    )
 
 
 class Contained(Coroutine[Any, Any, Any]):

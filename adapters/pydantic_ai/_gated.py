@@ -28,7 +28,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
-from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, problems, schema_problem
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, schema_problem
 from interlock.adapters.pydantic_ai._scope import (
     Deferral,
     InterlockRunContext,
@@ -41,6 +41,7 @@ from interlock.adapters.pydantic_ai._scope import (
 )
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
+from interlock.contracts.failures import problems
 from interlock.contracts.masking import call_label, masked_text
 from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
 from interlock.contracts.ports import FailedStep, GatedCall, Ruling

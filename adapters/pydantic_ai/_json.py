@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import ValidationError as SchemaMismatch
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_core import from_json, to_json
@@ -70,12 +70,6 @@ def as_json(value: Any) -> Json:
             type=names.AGENT_RUN_FAILED,
             non_retryable=True,
         ) from error
-
-
-def problems(error: ValidationError) -> str:
-    # Without the inputs: they may be secrets, and this text ends up in the history.
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(str(step) for step in one['loc']) or 'value'}: {one['msg']}" for one in found)
 
 
 def schema_problem(error: SchemaMismatch) -> str:

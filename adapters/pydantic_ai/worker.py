@@ -10,6 +10,7 @@ import anyio
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_ai import Agent, RunContext
+from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter
 from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.run import AgentRunResult
@@ -21,7 +22,6 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from interlock._failures import failure_of
 from interlock.activities.own_time import waiting_for_others
-from interlock.adapters.pydantic_ai._converter import Converter
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
 from interlock.adapters.pydantic_ai._json import type_name
@@ -43,7 +43,7 @@ class SubRunFailedError(UnexpectedModelBehavior):
 class PydanticAIAdapter:
     """Everything a worker needs to run these agents. The agents are checked, by name, when it is made."""
 
-    payload_converter = Converter
+    payload_converter = PydanticAIPayloadConverter
 
     def __init__(
         self, agents: Mapping[str, Agent[Any, Any]], retries: Retries, sub_runs: SubRuns | None = None

@@ -17,10 +17,10 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, problems, type_name
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
 from interlock.adapters.pydantic_ai._scope import HistoryIsLongError, Scope, current_scope, never, usage_of
 from interlock.contracts import names
-from interlock.contracts.failures import place
+from interlock.contracts.failures import place, problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
-from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
@@ -93,12 +92,6 @@ def root_failure(error: BaseException | None) -> tuple[str, str]:
         kind = getattr(error, "type", None)  # Of a timeout this is a number.
         return (kind if isinstance(kind, str) and kind else type(error).__name__), error.message
     return type(error).__name__, str(error)
-
-
-def problems(error: ValidationError) -> str:
-    """What does not fit, field by field, without the values: they may be secrets."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:1])}: {one['msg']}" for one in found)
 
 
 def quoted(text: str) -> str:

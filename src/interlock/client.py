@@ -20,11 +20,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, problems, server_errors
+from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, server_errors
 from interlock._versions import Version, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
+from interlock.contracts.failures import problems
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import (
     DEFAULT_STUCK_SECONDS,
@@ -140,7 +141,7 @@ class Client:
                 options=RunOptions(stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds),
             )
         except ValidationError as error:
-            raise MisconfiguredError(f"The run cannot be started: {problems(error)}") from error
+            raise MisconfiguredError(f"The run cannot be started: {problems(error, depth=1)}") from error
         check_travels(run, "The run's input")
         return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
 

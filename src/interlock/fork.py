@@ -12,10 +12,10 @@ from temporalio.api.common.v1 import Payload as TemporalPayload
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 
-from interlock._rpc import problems
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import RefusedError
+from interlock.contracts.failures import problems
 from interlock.contracts.payloads import (
     Decision,
     Fork,
@@ -330,4 +330,4 @@ def decision_for(verdict: Any, *, reason: str, arguments: dict[str, Json] | None
             decided_at=datetime.now(UTC),
         )
     except ValidationError as error:
-        raise RefusedError(f"The decision cannot be taken: {problems(error)}") from error
+        raise RefusedError(f"The decision cannot be taken: {problems(error, depth=1)}") from error

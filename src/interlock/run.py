@@ -22,7 +22,6 @@ from interlock._rpc import (
     check_travels,
     current_user,
     ignoring_unanswered,
-    problems,
     root_failure,
     server_errors,
     status_name,
@@ -30,6 +29,7 @@ from interlock._rpc import (
 from interlock._versions import pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
+from interlock.contracts.failures import problems
 from interlock.contracts.payloads import (
     ApprovalRequest,
     Decision,
@@ -319,6 +319,6 @@ def _made(message: type[P], **fields: Any) -> P:
     try:
         made = message(**fields)
     except ValidationError as error:
-        raise MisconfiguredError(f"The answer cannot be sent: {problems(error)}") from error
+        raise MisconfiguredError(f"The answer cannot be sent: {problems(error, depth=1)}") from error
     check_travels(made, "The answer")
     return made

@@ -332,7 +332,7 @@ def _remedy(failed: Any) -> str:
     if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
         return (
             "The workers' code is not what the run was written by. Start a worker of that build, or see where they "
-            "differ with `interlock replay --running`."
+            "differ with `interlock replay MODULE:APP --running`."
         )
     if failed.failure.application_failure_info.type == LookupError.__name__:
         return "Start a worker whose app has the agent."

@@ -348,30 +348,33 @@ async def test_hooks_that_take_the_errors_of_tools_come_first(run_app: Running) 
         assert script.results() == {"2": "nobody at home"}
 
 
-async def test_a_tool_has_the_policy_it_is_given_by_name(run_app: Running) -> None:
+def quickly(attempts: int) -> RetryPolicy:
+    return RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=attempts)
+
+
+@pytest.mark.parametrize(
+    ("of_tool", "of_agent", "of_app", "attempts"),
+    [
+        ({}, {}, Retries(tool=quickly(2)), 2),
+        ({}, {}, Retries(tool=quickly(2), tools={"send": quickly(3)}), 3),
+        ({}, {"retry_policy": quickly(4)}, Retries(tools={"send": quickly(3)}), 4),
+        ({"retry_policy": quickly(1)}, {"retry_policy": quickly(4)}, Retries(tools={"send": quickly(3)}), 1),
+    ],
+    ids=["the app's", "the app's for the tool", "the agent's", "the tool's own"],
+)
+async def test_the_policy_nearest_to_a_tool_counts(
+    run_app: Running, of_tool: dict[str, Any], of_agent: dict[str, Any], of_app: Retries, attempts: int
+) -> None:
     post = Down()
     script = Script([call("send", "2", number=2)], "done")
-    three = RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3)
-    async with run_app(
-        stuck_app(agent(script, tools=[Tool(post.send)]), retries=Retries(tools={"send": three}))
-    ) as app:
+    tool = Tool(post.send, metadata={"temporal": of_tool} if of_tool else None)
+    sender = agent(script, tools=[tool], durable={"activity_config": of_agent} if of_agent else {})
+    async with run_app(stuck_app(sender, retries=of_app)) as app:
         run = await app.client.start("support", "go")
         await stuck(app, run)
         await run.cancel()
 
-        assert len(post.calls) == 3
-
-
-async def test_what_a_tool_says_of_its_retries_comes_first(run_app: Running) -> None:
-    post = Down()
-    script = Script([call("send", "2", number=2)], "done")
-    own = {"temporal": {"retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=2)}}
-    async with run_app(stuck_app(agent(script, tools=[Tool(post.send, metadata=own)]))) as app:
-        run = await app.client.start("support", "go")
-        await stuck(app, run)
-        await run.cancel()
-
-        assert len(post.calls) == 2
+        assert len(post.calls) == attempts
 
 
 async def test_a_stuck_run_that_is_cancelled_ends_cancelled(run_app: Running) -> None:

@@ -89,7 +89,7 @@ async def test_a_build_that_diverges_is_named_with_the_way_to_see_where(client: 
 
     assert (found.kind, found.wrong) == ("task_failing", True)
     assert "Its workflow task fails, attempt 2" in found.what
-    assert "interlock replay --running" in found.todo
+    assert "interlock replay MODULE:APP --running" in found.todo
     assert f"temporal workflow terminate --workflow-id {run.id}" in found.todo
     assert found.since is not None
 

@@ -46,10 +46,16 @@ def bounded(text: str, longest: int = LONGEST_MESSAGE) -> str:
 
 def unread(error: BaseException) -> str:
     """Why a value cannot be read, without the value, which may be a secret."""
-    if not isinstance(error, ValidationError):
-        return told(error).type
-    one = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(str(step) for step in one['loc']) or 'value'}: {one['msg']}"
+    return problems(error) if isinstance(error, ValidationError) else told(error).type
+
+
+def problems(error: ValidationError, *, depth: int | None = None) -> str:
+    """What does not fit, field by field, without the values: they may be secrets, and this text goes into histories.
+
+    depth: how many steps of a field's location are named; all when not given.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(step) for step in one['loc'][:depth]) or 'value'}: {one['msg']}" for one in found)
 
 
 def place(error: BaseException) -> str:

@@ -309,10 +309,10 @@ class SubRun(Message):
 class Carried(Payload):
     """What an execution of a run takes along from the one before it, whose history had become long.
 
-    usage: of the run's own agents. spent_elsewhere: by its judges, and by runs of its tools that were started over.
+    usage: of the run's own agents. spent_elsewhere: by its judges, and by runs of its tools that are not in sub_runs.
     calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
-    for the first execution of the run. settled: the latest requests that are closed. sub_runs: the runs that its tools
-    started, all ended.
+    for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
+    its tools started, all ended.
     """
 
     usage: Usage = Usage()
