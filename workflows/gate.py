@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.canonical import digest
     from interlock.contracts.errors import RefusedError
+    from interlock.contracts.failures import bounded
     from interlock.contracts.masking import call_label, masked, unmasked
     from interlock.contracts.payloads import (
         ApprovalRequest,
@@ -34,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.workflows.reuse import Reuse
 
 _SETTLED_KEPT = 200
+_REASON_KEPT = 500  # In characters.
 _VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
     "approval": ("approve", "reject"),
     "tool_result": ("reject",),
@@ -235,7 +237,7 @@ class ApprovalGate:
             outcome=ruling.outcome if ruling else "withdrawn",
             by=by,
             at=workflow.now(),
-            reason=reason.strip(),
+            reason=bounded(reason.strip(), _REASON_KEPT),
             edited=ruling is not None and ruling.edited,
         )
         # Bounded, because a query returns it whole; the history has every decision.

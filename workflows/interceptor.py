@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.workflows.reuse import Reuse
 
 _RECALL_TIMEOUT = timedelta(minutes=1)
+_RECALL_HEARTBEAT = timedelta(seconds=8)
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -93,7 +94,7 @@ def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:
         given = _readable(input.args[0]) if input.args else None
         input.activity, input.arg_types = names.RECALL_STEP, None
         input.args = [result.model_copy(update={"given": given})]
-        input.start_to_close_timeout, input.heartbeat_timeout = _RECALL_TIMEOUT, None
+        input.start_to_close_timeout, input.heartbeat_timeout = _RECALL_TIMEOUT, _RECALL_HEARTBEAT
         input.summary = f"{input.summary or step} (reused)"
 
 

@@ -83,6 +83,12 @@ class Durable(TemporalDurability[Any]):
             )
         return await handler()
 
+    async def wrap_node_run(self, ctx: RunContext[Any], *, node: Any, handler: Any) -> Any:
+        """See `AbstractCapability`."""
+        if workflow.in_workflow():
+            _end_with_stop_async_iteration(node)
+        return await handler(node)
+
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """See `AbstractCapability`."""
         durable = super().get_wrapper_toolset(toolset)
@@ -166,3 +172,17 @@ class Durable(TemporalDurability[Any]):
         of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
         of_toolset = self._toolset_activity_config.get(toolset_id, {})
         return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset
+
+
+def _end_with_stop_async_iteration(node: Any) -> None:
+    """Let a StopAsyncIteration that a node raises end the run. The framework takes it for the end of its own loop, and
+    runs the node again without end."""
+    run = node.run
+
+    async def ending(context: Any) -> Any:
+        try:
+            return await run(context)
+        except StopAsyncIteration as error:
+            raise RuntimeError("StopAsyncIteration was raised in the agent's code") from error
+
+    node.run = ending

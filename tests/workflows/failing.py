@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "interrupt": (KeyboardInterrupt, "KeyboardInterrupt"),
     "closing": (GeneratorExit, "GeneratorExit"),
     "cancelled": (lambda: asyncio.CancelledError("not by anybody"), "CancelledError"),
+    "no more": (lambda: StopAsyncIteration("no more"), "StopAsyncIteration"),
     "timeout": (lambda: TimeoutError("late"), "TimeoutError"),
 }
 """What is raised, with the type that the run is to end with."""

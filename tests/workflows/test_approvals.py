@@ -406,6 +406,21 @@ async def test_a_deferred_call_waits_for_its_result_from_outside(run_app: Runnin
         assert script.outcomes() == {"a": "failed", "b": "success", "c": "denied"}
 
 
+async def test_a_run_shows_the_beginning_of_a_long_reason_and_the_model_reads_all_of_it(run_app: Running) -> None:
+    external = ExternalToolset([ToolDefinition(name="pick", parameters_json_schema={"type": "object"})], id="ui")
+    script, reason = Script([call("pick", "a")], "done"), "no color left " + "x" * 9_000
+    async with run_app(Interlock([agent(script, toolsets=[external])])) as app:
+        run = await app.client.start("support", "pick")
+        await app.requests(run, 1)
+        await run.complete_tool_call("a", error=reason)
+        await run.result()
+
+        shown = (await run.state()).settled[0].reason
+        assert shown.startswith("no color left xxx")
+        assert len(shown) < 600
+        assert script.results() == {"a": reason}
+
+
 async def test_tools_of_an_external_toolset_wait_for_their_results(run_app: Running) -> None:
     external = ExternalToolset([ToolDefinition(name="pick", parameters_json_schema={"type": "object"})], id="ui")
     script = Script([call("pick", "a", color="red")], "done")

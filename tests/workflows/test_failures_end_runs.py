@@ -81,6 +81,8 @@ async def outcome(app: RunningApp, slots: asyncio.Semaphore, agent: str, kind: s
 
 def expected(place: str, kind: str) -> Outcome:
     error_type = "InvalidInputError" if place == "dependencies" else KINDS[kind][1]
+    if kind == "no more" and place in ("before_model_request", "a task of a hook"):
+        error_type = "RuntimeError"  # The framework's loop would take it for its own.
     # What a child workflow fails with is of the framework's making, without a place.
     return Outcome("failed", error_type, tells=(place, kind) != (CHILD, "new"), failed_tasks=0)
 

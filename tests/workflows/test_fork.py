@@ -82,6 +82,9 @@ async def test_a_fork_at_the_end_runs_nothing_again(run_app: Running) -> None:
         assert (shop.looked_up, shop.paid, script.calls) == (["A-1"], [5], 3)
         assert await reused(fork) == [step.kind for step in steps]
         assert output.messages is not None
+        history = await app.client.temporal.get_workflow_handle(fork.id).fetch_history()
+        scheduled = [event.activity_task_scheduled_event_attributes for event in history.events]
+        assert {one.heartbeat_timeout.seconds for one in scheduled if one.activity_id} == {8}  # Lost workers show.
 
 
 async def test_from_the_step_on_everything_runs_and_is_asked_about_again(run_app: Running) -> None:

@@ -230,7 +230,7 @@ class Settled(Payload):
     """A request that is closed: how, by whom and when.
 
     label: one line that says what was decided about, with the arguments that run; secrets masked.
-    by: a person as the sender named them, or `judge`.
+    by: a person as the sender named them, or `judge`. reason: the beginning of a long one; the history has all of it.
     """
 
     request_id: str
