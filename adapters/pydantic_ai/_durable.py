@@ -19,17 +19,11 @@ from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
+from interlock.adapters._calls import HistoryIsLongError, current_ticket, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
-from interlock.adapters.pydantic_ai._scope import (
-    HistoryIsLongError,
-    InterlockRunContext,
-    current_scope,
-    current_ticket,
-    entered,
-    planned,
-)
+from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
 from interlock.contracts import names
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)

@@ -25,26 +25,32 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
-from temporalio.exceptions import TimeoutError as ActivityTimeoutError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from interlock.adapters.pydantic_ai._json import as_json, as_json_object, has_infinite, schema_problem
-from interlock.adapters.pydantic_ai._scope import (
-    Deferral,
-    InterlockRunContext,
-    Scope,
+from interlock.adapters._calls import (
+    ask_about_outcome,
     called,
     current_key,
-    current_scope,
+    edit_note,
+    has_infinite,
+    is_lost,
+    is_silent,
+    kept,
+    may_have_happened,
+    outcome_unknown,
     planned,
+    schema_problem,
     shielded,
+    type_of,
 )
+from interlock.adapters.pydantic_ai._json import as_json, as_json_object
+from interlock.adapters.pydantic_ai._scope import Deferral, InterlockRunContext, Scope, current_scope
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.failures import problems
-from interlock.contracts.masking import call_label, masked_text
+from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
-from interlock.contracts.ports import FailedStep, GatedCall, Ruling
+from interlock.contracts.ports import GatedCall, Ruling
 
 IDEMPOTENT = "idempotent"
 """The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
@@ -98,7 +104,7 @@ class GatedToolset(WrapperToolset[Any]):
                 ctx = dataclasses.replace(ctx, tool_call_approved=True)
                 args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
-                    scope.edits[ctx.tool_call_id or ""] = _edit_note(ruling.arguments)
+                    scope.edits[ctx.tool_call_id or ""] = edit_note(ruling.arguments)
             ended = scope.recovery.agents_of(current_key.get())[1]
             try:
                 written = as_json_object(args)
@@ -109,22 +115,22 @@ class GatedToolset(WrapperToolset[Any]):
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
-                if _type_of(error) == names.TOOL_CHANGED:
+                if type_of(error) == names.TOOL_CHANGED:
                     # The worker found that what was approved is not what it would run: the person is asked again.
                     asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
-                elif ticket is not None and _may_have_happened(error, tool):
+                elif ticket is not None and may_have_happened(error, idempotent=is_idempotent(tool)):
                     ruling = await _ask_about_outcome(scope, ticket, error, _Call(name, args, ctx, tool))
                     if ruling.outcome == "happened":
                         return ruling.result
                     asked, ticket = None, ruling.ticket
-                elif _is_lost(error) and scope.recovery.agents_of(current_key.get())[0] > ended:
+                elif is_lost(error) and scope.recovery.agents_of(current_key.get())[0] > ended:
                     # The tool did nothing wrong. It waited for an agent, as long as it takes, and its attempts went by
                     # with the workers that came and went: another one finds the agent again.
                     asked = None
                 elif scope.hooked:
                     raise _lasting(name, error) from error
                 else:
-                    await _kept(scope, name, args, error)
+                    await kept(scope, call_label(name, as_json_object(args)), _lasting(name, error))
                     asked = None
             finally:
                 scope.count()
@@ -168,38 +174,22 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
 
 async def _ask_about_outcome(scope: Scope, ticket: Ticket, error: ActivityError, call: _Call) -> Ruling:
     """Ask a person whether an approved call happened. Raises when they give up."""
-    unknown = _outcome_unknown(call.name, ticket, error)
     if not workflow.patched(names.ASK_ABOUT_OUTCOME):
-        if _is_silent(error):
-            raise unknown from error
+        if is_silent(error):
+            raise outcome_unknown(call.name, ticket, error) from error
         raise error
-    ruling = await scope.gate.ask(
-        GatedCall(
-            kind="outcome",
-            agent_path=scope.path,
-            toolset=ticket.toolset,
-            tool=call.name,
-            description=call.tool.tool_def.description or "",
-            call_id=call.ctx.tool_call_id or "",
-            arguments=as_json_object(call.args),
-            metadata=None,
-            check=partial(_checked, call),
-            question=masked_text(
-                f"Request {ticket.request_id} was approved and the call began, but {_end_of(error)}. "
-                "Did it happen? Look where it would have had its effect."
-            ),
-        )
+    gated = GatedCall(
+        kind="outcome",
+        agent_path=scope.path,
+        toolset=ticket.toolset,
+        tool=call.name,
+        description=call.tool.tool_def.description or "",
+        call_id=call.ctx.tool_call_id or "",
+        arguments=as_json_object(call.args),
+        metadata=None,
+        check=partial(_checked, call),
     )
-    if ruling.outcome == "given_up":
-        raise unknown from error
-    return ruling
-
-
-async def _kept(scope: Scope, name: str, args: dict[str, Any], error: ActivityError) -> None:
-    """Keep a call that has failed for good until it is to run again. Raises its failure when nobody wants that."""
-    lasting = _lasting(name, error)
-    scope.over.append(lasting)
-    await scope.recovery.wait(FailedStep("tool", scope.path, call_label(name, as_json_object(args)), lasting))
+    return await ask_about_outcome(scope, gated, ticket, error)
 
 
 async def hooked(ctx: RunContext[Any], call: ToolCallPart, args: dict[str, Any], deferral: Deferral) -> Any:
@@ -369,13 +359,6 @@ def _checked(call: _Call, edited: Mapping[str, Json]) -> dict[str, Json]:
     return as_json_object(validated)
 
 
-def _edit_note(arguments: dict[str, Json]) -> str:
-    return (
-        "A reviewer approved this call with other arguments than you gave. It ran with: "
-        f"{to_json(arguments).decode()}. Take these as what happened."
-    )
-
-
 def _shown(call: _Call) -> dict[str, Json]:
     """The arguments as a reviewer sees them. What runs is read from this JSON, so that must give what was meant."""
     if has_infinite(call.args):
@@ -416,50 +399,11 @@ def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
     return args if in_workflow else as_json_object(args)
 
 
-def _type_of(error: ActivityError) -> str | None:
-    return error.cause.type if isinstance(error.cause, ApplicationError) else None
-
-
 def _lasting(name: str, error: ActivityError) -> Exception:
     """What a call's failure is to those who started the run."""
-    if _type_of(error) != names.NOT_SERIALIZABLE:
+    if type_of(error) != names.NOT_SERIALIZABLE:
         return error
     return UserError(
         f"Tool {name!r} has run, but what it returned cannot be written as JSON, so it is lost: "
         f"{error.cause}. Return plain data, a dataclass or a pydantic model."
-    )
-
-
-def _may_have_happened(error: ActivityError, tool: ToolsetTool[Any]) -> bool:
-    """Whether a call that failed may have had its effect. Only a worker that lacks the tool says for sure that it has
-    not; what a tool raises may come before its effect or after it."""
-    return not is_idempotent(tool) and _type_of(error) != names.NOT_REGISTERED
-
-
-def _end_of(error: ActivityError) -> str:
-    if isinstance(error.cause, ActivityTimeoutError):
-        return "its worker was lost"
-    if isinstance(error.cause, ApplicationError):
-        return f"it ended with {error.cause.type}: {error.cause.message}"
-    return f"it ended with {error.cause}"
-
-
-def _is_silent(error: ActivityError) -> bool:
-    """Whether the attempt ended without a word of the tool's: its worker was lost or stopped, or its time was over."""
-    return _is_lost(error) or _type_of(error) == names.OWN_TIME_EXCEEDED
-
-
-def _is_lost(error: ActivityError) -> bool:
-    """Whether the attempt went with its worker: nothing was heard of it any more, or its worker was stopped."""
-    cause = error.cause
-    silent = isinstance(cause, ActivityTimeoutError) and cause.type is TimeoutType.HEARTBEAT
-    return silent or _type_of(error) == names.WORKER_SHUTDOWN
-
-
-def _outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> ApplicationError:
-    return ApplicationError(
-        f"It is not known whether the approved call of {tool!r} (request {ticket.request_id}) happened: {error.cause}. "
-        "It is not run again. Look where it would have had its effect.",
-        type=names.OUTCOME_UNKNOWN,
-        non_retryable=True,
     )

@@ -1,10 +1,8 @@
 """Values of the framework in their JSON forms, and what is said when one does not fit."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import ValidationError as SchemaMismatch
 from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.tools import DeferredToolRequests
@@ -21,15 +19,6 @@ PROMPT: TypeAdapter[Any] = TypeAdapter(list[UserContent])
 def as_json_object(args: Mapping[str, Any]) -> dict[str, Json]:
     """Arguments in the JSON form in which they travel to the tool's activity, the same in every process."""
     return dict(_without_chance(dict(args), from_json(to_json(dict(args)))))
-
-
-def has_infinite(value: Json) -> bool:
-    """Whether there is a number in it that JSON has no word for."""
-    if isinstance(value, dict):
-        return any(has_infinite(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return any(has_infinite(item) for item in value)
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _without_chance(value: Any, written: Json) -> Json:
@@ -70,15 +59,6 @@ def as_json(value: Any) -> Json:
             type=names.AGENT_RUN_FAILED,
             non_retryable=True,
         ) from error
-
-
-def schema_problem(error: SchemaMismatch) -> str:
-    """What does not fit a JSON schema. The validator's own words quote the value, unless they are about names."""
-    where = ".".join(str(step) for step in error.absolute_path)
-    about_names = error.validator in ("required", "dependentRequired", "additionalProperties")
-    rule = to_json({str(error.validator): error.validator_value}).decode()
-    what = error.message if about_names else f"has to fit {rule if len(rule) <= 300 else f'{rule[:299]}…'}"
-    return f"{where}: {what}" if where else what
 
 
 def type_name(kind: Any) -> str:

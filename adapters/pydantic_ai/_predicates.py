@@ -18,7 +18,7 @@ from pydantic_ai.toolsets import (
 )
 from temporalio import workflow
 
-from interlock.adapters.pydantic_ai._scope import planned, shielded
+from interlock.adapters._calls import planned, shielded
 from interlock.contracts import names
 
 Predicate = Callable[[RunContext[Any], ToolDefinition, dict[str, Any]], bool]

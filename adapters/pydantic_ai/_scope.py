@@ -1,72 +1,44 @@
 """Which agent run the current workflow code belongs to, and how its activities are shown."""
 
-import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_ai import RunContext
 from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
-from temporalio import workflow
-from temporalio.common import RetryPolicy
 
-from interlock.contracts.canonical import digest
-from interlock.contracts.payloads import Fork, Ticket, Usage
-from interlock.contracts.ports import ActivityPlan, Gate, Recovery, activity_plan, place
-from interlock.retries import Retries
+from interlock.adapters._calls import CallScope, current_key, current_ticket, never
+from interlock.contracts.payloads import Ticket, Usage
 
-T = TypeVar("T")
 Deferral = ApprovalRequired | CallDeferred
 
 
-@dataclass
-class Scope:
+@dataclass(kw_only=True)
+class Scope(CallScope):
     """The agent run that the current workflow code belongs to.
 
-    path: the agents from the root of this workflow to here. spent: the usage counters of all agents of the workflow.
+    spent: the usage counters of all agents of the workflow.
     asked: calls whose arguments validator asked for approval or deferred, by call id.
     edits: what reviewers changed, by call id, for the model to be told.
     tickets: of calls that a hook asked for, by call id, until they run.
-    calls: counts the tool calls of the workflow, in their order. requests: counts the agent's model requests.
-    hooked: whether hooks of the agent take the errors of its tools.
-    fork: what the run takes over from another one.
-    key_root: what idempotency keys are made of; empty for the run's first execution.
-    is_long: whether the execution is to end before the next request to the model, and another one to go on.
-    over: failures that were kept for somebody to retry: as the end of the run they are final.
+    requests: counts the agent's model requests.
+    judged: whether the agent has handlers that are asked before a person. hooked: whether hooks of it take the errors
+    of its tools.
     """
 
-    gate: Gate
-    recovery: Recovery
-    retries: Retries
-    path: tuple[str, ...]
     judged: bool
     hooked: bool
-    fork: Fork | None
-    key_root: str
-    is_long: Callable[[], bool]
     spent: list[RunUsage]
     asked: dict[str, Deferral] = field(default_factory=dict)
     edits: dict[str, str] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
-    over: list[Exception] = field(default_factory=list)
-    calls: Iterator[int] = field(default_factory=lambda: count(1))
     requests: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def next_call(self) -> tuple[str, str]:
-        """The place of the next tool call among those of the workflow, and an idempotency key for it.
-
-        The key is made of the first execution of the workflow and the place, so that attempts, replays and resets of
-        the run make the same one, and a run that is started over makes others. A fork makes the keys of the run it was
-        forked from as long as it does the same.
-        """
-        number, root = next(self.calls), self.key_root or workflow.info().first_execution_run_id
-        return f"tool:{number}", digest([root, number])[:32]
 
     def count(self) -> None:
         """Tell the gate what all agents of the workflow have used so far."""
@@ -74,8 +46,6 @@ class Scope:
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("interlock_scope", default=None)
-current_ticket: ContextVar[Ticket | None] = ContextVar("interlock_ticket", default=None)
-current_key: ContextVar[str] = ContextVar("interlock_key", default="")
 
 
 class InterlockRunContext(TemporalRunContext[Any]):
@@ -104,15 +74,6 @@ def idempotency_key(ctx: RunContext[Any]) -> str:
     return str(key) if key else f"{ctx.run_id}:{ctx.tool_call_id}"
 
 
-class HistoryIsLongError(BaseException):
-    """Takes the agent out of its loop between two requests to its model. No hook of an agent has a say in it."""
-
-
-def never() -> bool:
-    """No."""
-    return False
-
-
 @contextmanager
 def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
     """Mark what runs inside as the run of an agent: the root of the workflow, or one that a tool in it runs."""
@@ -134,44 +95,6 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
         yield
     finally:
         current_scope.reset(token)
-
-
-@contextmanager
-def planned(
-    summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None, call: str = ""
-) -> Iterator[None]:
-    """Give the activities started inside their summary, the ticket of an approved call, their retries, and a digest of
-    the call."""
-    plan, held = activity_plan.set(ActivityPlan(summary, retries, call)), current_ticket.set(ticket)
-    try:
-        yield
-    finally:
-        current_ticket.reset(held)
-        activity_plan.reset(plan)
-
-
-@contextmanager
-def called(at: str, key: str) -> Iterator[None]:
-    """Give the tool that is called inside its place among the run's calls, and its idempotency key."""
-    token, before = current_key.set(key), place.set(at)
-    try:
-        yield
-    finally:
-        place.reset(before)
-        current_key.reset(token)
-
-
-async def shielded(handle: "asyncio.Future[T]") -> T:
-    """Wait for an activity in a way that a cancelled scope of the framework's can end.
-
-    Such a scope cancels its task again on every turn of the loop, and Temporal's handle would swallow each one and
-    never give way. The shield takes the cancellation here, once.
-    """
-    try:
-        return await asyncio.shield(handle)
-    except asyncio.CancelledError:
-        handle.cancel()
-        raise
 
 
 def usage_of(counters: list[RunUsage]) -> Usage:

@@ -17,8 +17,9 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock._failures import ended_by, failure_of
+from interlock.adapters._calls import HistoryIsLongError, never
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
-from interlock.adapters.pydantic_ai._scope import HistoryIsLongError, Scope, current_scope, never, usage_of
+from interlock.adapters.pydantic_ai._scope import Scope, current_scope, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import place, problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
@@ -51,9 +52,9 @@ class Runner:
         carried = run.carried or Carried()
         root = carried.key_root or (run.fork.key_root if run.fork else "")
         scope = Scope(
-            gate,
-            recovery,
-            self._retries,
+            gate=gate,
+            recovery=recovery,
+            retries=self._retries,
             path=(*(run.parent.agent_path if run.parent else ()), run.agent),
             judged=self._judged,
             hooked=self._hooked,

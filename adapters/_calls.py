@@ -1,0 +1,199 @@
+"""What holds for the calls of both frameworks: where each one belongs, and what becomes of one that failed."""
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeVar
+
+from jsonschema import ValidationError as SchemaMismatch
+from pydantic_core import to_json
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
+
+from interlock.contracts import names
+from interlock.contracts.canonical import digest
+from interlock.contracts.masking import masked_text
+from interlock.contracts.payloads import Fork, Json, Ticket
+from interlock.contracts.ports import ActivityPlan, FailedStep, Gate, GatedCall, Recovery, Ruling, activity_plan, place
+from interlock.retries import Retries
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class CallScope:
+    """The agent run that the current workflow code belongs to.
+
+    path: the agents from the root of this workflow to here.
+    calls: counts the tool calls of the workflow, in their order.
+    fork: what the run takes over from another one.
+    key_root: what idempotency keys are made of; empty for the run's first execution.
+    is_long: whether the execution is to end before the next request to the model, and another one to go on.
+    over: failures that were kept for somebody to retry: as the end of the run they are final.
+    """
+
+    gate: Gate
+    recovery: Recovery
+    retries: Retries
+    path: tuple[str, ...]
+    fork: Fork | None
+    key_root: str
+    is_long: Callable[[], bool]
+    over: list[Exception] = field(default_factory=list)
+    calls: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def next_call(self) -> tuple[str, str]:
+        """The place of the next tool call among those of the workflow, and an idempotency key for it.
+
+        The key is made of the first execution of the workflow and the place, so that attempts, replays and resets of
+        the run make the same one, and a run that is started over makes others. A fork makes the keys of the run it was
+        forked from as long as it does the same.
+        """
+        number, root = next(self.calls), self.key_root or workflow.info().first_execution_run_id
+        return f"tool:{number}", digest([root, number])[:32]
+
+
+current_ticket: ContextVar[Ticket | None] = ContextVar("interlock_ticket", default=None)
+current_key: ContextVar[str] = ContextVar("interlock_key", default="")
+
+
+class HistoryIsLongError(BaseException):
+    """Takes the agent out of its loop between two requests to its model. No hook of an agent has a say in it."""
+
+
+def never() -> bool:
+    """No."""
+    return False
+
+
+@contextmanager
+def planned(
+    summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None, call: str = ""
+) -> Iterator[None]:
+    """Give the activities started inside their summary, the ticket of an approved call, their retries, and a digest of
+    the call."""
+    plan, held = activity_plan.set(ActivityPlan(summary, retries, call)), current_ticket.set(ticket)
+    try:
+        yield
+    finally:
+        current_ticket.reset(held)
+        activity_plan.reset(plan)
+
+
+@contextmanager
+def called(at: str, key: str) -> Iterator[None]:
+    """Give the tool that is called inside its place among the run's calls, and its idempotency key."""
+    token, before = current_key.set(key), place.set(at)
+    try:
+        yield
+    finally:
+        place.reset(before)
+        current_key.reset(token)
+
+
+async def shielded(handle: "asyncio.Future[T]") -> T:
+    """Wait for an activity in a way that a cancelled scope of the framework's can end.
+
+    Such a scope cancels its task again on every turn of the loop, and Temporal's handle would swallow each one and
+    never give way. The shield takes the cancellation here, once.
+    """
+    try:
+        return await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        handle.cancel()
+        raise
+
+
+async def kept(scope: CallScope, label: str, error: Exception) -> None:
+    """Keep a call that has failed for good until it is to run again. Raises its failure when nobody wants that."""
+    scope.over.append(error)
+    await scope.recovery.wait(FailedStep("tool", scope.path, label, error))
+
+
+async def ask_about_outcome(scope: CallScope, call: GatedCall, ticket: Ticket, error: ActivityError) -> Ruling:
+    """Ask a person whether an approved call happened. Raises when they give up.
+
+    call: of kind `outcome`, without its question.
+    """
+    question = masked_text(
+        f"Request {ticket.request_id} was approved and the call began, but {_end_of(error)}. "
+        "Did it happen? Look where it would have had its effect."
+    )
+    ruling = await scope.gate.ask(dataclasses.replace(call, question=question))
+    if ruling.outcome == "given_up":
+        raise outcome_unknown(call.tool, ticket, error) from error
+    return ruling
+
+
+def may_have_happened(error: ActivityError, *, idempotent: bool) -> bool:
+    """Whether a call that failed may have had its effect. Only a worker that lacks the tool says for sure that it has
+    not; what a tool raises may come before its effect or after it."""
+    return not idempotent and type_of(error) != names.NOT_REGISTERED
+
+
+def type_of(error: ActivityError) -> str | None:
+    """The type of what a step failed with; None when that has none."""
+    return error.cause.type if isinstance(error.cause, ApplicationError) else None
+
+
+def is_silent(error: ActivityError) -> bool:
+    """Whether the attempt ended without a word of the tool's: its worker was lost or stopped, or its time was over."""
+    return is_lost(error) or type_of(error) == names.OWN_TIME_EXCEEDED
+
+
+def is_lost(error: ActivityError) -> bool:
+    """Whether the attempt went with its worker: nothing was heard of it any more, or its worker was stopped."""
+    cause = error.cause
+    silent = isinstance(cause, ActivityTimeoutError) and cause.type is TimeoutType.HEARTBEAT
+    return silent or type_of(error) == names.WORKER_SHUTDOWN
+
+
+def outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> ApplicationError:
+    """The failure of a run whose approved call may or may not have happened."""
+    return ApplicationError(
+        f"It is not known whether the approved call of {tool!r} (request {ticket.request_id}) happened: {error.cause}. "
+        "It is not run again. Look where it would have had its effect.",
+        type=names.OUTCOME_UNKNOWN,
+        non_retryable=True,
+    )
+
+
+def edit_note(arguments: dict[str, Json]) -> str:
+    """What the model is told of a call that ran with other arguments than it gave."""
+    return (
+        "A reviewer approved this call with other arguments than you gave. It ran with: "
+        f"{to_json(arguments).decode()}. Take these as what happened."
+    )
+
+
+def has_infinite(value: Json) -> bool:
+    """Whether there is a number in it that JSON has no word for."""
+    if isinstance(value, dict):
+        return any(has_infinite(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(has_infinite(item) for item in value)
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def schema_problem(error: SchemaMismatch) -> str:
+    """What does not fit a JSON schema. The validator's own words quote the value, unless they are about names."""
+    where = ".".join(str(step) for step in error.absolute_path)
+    about_names = error.validator in ("required", "dependentRequired", "additionalProperties")
+    rule = to_json({str(error.validator): error.validator_value}).decode()
+    what = error.message if about_names else f"has to fit {rule if len(rule) <= 300 else f'{rule[:299]}…'}"
+    return f"{where}: {what}" if where else what
+
+
+def _end_of(error: ActivityError) -> str:
+    if isinstance(error.cause, ActivityTimeoutError):
+        return "its worker was lost"
+    if isinstance(error.cause, ApplicationError):
+        return f"it ended with {error.cause.type}: {error.cause.message}"
+    return f"it ended with {error.cause}"
