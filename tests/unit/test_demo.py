@@ -135,6 +135,15 @@ def test_text_of_a_model_cannot_act_on_the_terminal() -> None:
     assert not set("\x07\u202e") & set(shown.getvalue())
 
 
+def test_a_command_to_be_copied_is_never_broken() -> None:
+    screen, shown = made_screen()
+    command = f"interlock server start --data {'a' * 300} --port 0"
+
+    screen.say_copyable(command)
+
+    assert command in shown.getvalue()
+
+
 def test_a_line_of_the_screen_without_lines_is_not_kept() -> None:
     screen, shown = made_screen(lines=False)
 

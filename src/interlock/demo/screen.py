@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.spinner import Spinner
@@ -72,7 +72,7 @@ class Screen:
 
     def say_copyable(self, text: str) -> None:
         """Keep a link or a command by itself. It is never broken, so that it can be clicked or copied."""
-        self.show(Text(plain(text), overflow="ignore", no_wrap=True))
+        self.show(Group(Text(plain(text), overflow="ignore", no_wrap=True)))  # By itself a text loses its settings.
 
     def show(self, what: RenderableType) -> None:
         """Keep something; while a question is open it is kept back until the answer is there."""
