@@ -27,19 +27,30 @@ CLOSED: Mapping[WorkflowExecutionStatus, str] = {
 }
 
 
+NO_NAMESPACE = (
+    "The Temporal server has no such namespace ({}). Set TEMPORAL_NAMESPACE, or make it: `interlock server prepare`."
+)
+
+
+def has_no_namespace(error: BaseException) -> bool:
+    """Whether the server said that the client's namespace is not there."""
+    return isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND and "amespace" in error.message
+
+
 @contextmanager
-def server_errors(workflow_id: str) -> Iterator[None]:
-    """Turn Temporal's errors into Interlock's. workflow_id: the run in question, empty when there is none."""
+def server_errors(workflow_id: str, *, run_id: str | None = None) -> Iterator[None]:
+    """Turn Temporal's errors into Interlock's. workflow_id: the run in question, empty when there is none.
+
+    run_id: of one of its executions, when that is what was asked for.
+    """
     try:
         yield
     except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND and "amespace" in error.message:
-            raise MisconfiguredError(
-                f"The Temporal server has no such namespace ({error.message.rstrip('.')}). "
-                "Set TEMPORAL_NAMESPACE, or create it."
-            ) from error
-        if error.status is RPCStatusCode.NOT_FOUND and workflow_id:
-            raise RefusedError(f"There is no run {workflow_id!r}. See `interlock runs list`.") from error
+        if has_no_namespace(error):
+            raise MisconfiguredError(NO_NAMESPACE.format(error.message.rstrip("."))) from error
+        if workflow_id and (error.status is RPCStatusCode.NOT_FOUND or error.message.startswith("Invalid RunId")):
+            execution = f" with an execution {run_id!r}" if run_id else ""
+            raise RefusedError(f"There is no run {workflow_id!r}{execution}. See `interlock runs list`.") from error
         # FAILED_PRECONDITION: the server has seen no worker on the run's task queue lately.
         if error.status in (
             RPCStatusCode.DEADLINE_EXCEEDED,

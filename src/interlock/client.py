@@ -213,9 +213,13 @@ class Client:
         return Run(self, self.temporal.get_workflow_handle(id, result_type=RunOutput))
 
     async def runs(self, *, limit: int = 50) -> list[RunReport]:
-        """The newest runs, without their outputs."""
+        """Runs, without their outputs: the open ones first, then those that ended last.
+
+        A run that went on in another execution is there once, as its last one.
+        """
+        query = f"WorkflowType = '{names.AGENT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
         with server_errors(""):
-            found = self.temporal.list_workflows(f"WorkflowType = '{names.AGENT_WORKFLOW}'", limit=limit)
+            found = self.temporal.list_workflows(query, limit=limit)
             return [await self._listed(execution) async for execution in found]
 
     async def approvals(self, *, unanswered: Callable[[str], None] = lambda workflow_id: None) -> list[ApprovalRequest]:
@@ -256,7 +260,7 @@ class Client:
         runs that its tools have started. Raises RefusedError when there is no such run.
         """
         workflow_id = run if isinstance(run, str) else run.id
-        with server_errors(workflow_id):
+        with server_errors(workflow_id, run_id=run_id):
             handle = self.temporal.get_workflow_handle(workflow_id, run_id=run_id)
             description = await handle.describe()
             reader = HistoryReader(self.temporal.data_converter, run_id=description.run_id)

@@ -146,6 +146,7 @@ def test_a_stuck_step_is_shown_with_its_reason_and_the_command_that_helps() -> N
     assert shown(label).startswith("! send: number 2  is stuck (until ")
     assert shown(why).strip() == f"OSError: {line(EVIL)}"
     assert shlex.split(shown(command)) == ["interlock", "runs", "retry", "run 1"]
+    assert shlex.split(shown(stuck_text("run 1", step, alone=False)[-1]))[-2:] == ["--step", "1"]
 
 
 def test_a_request_document_begins_with_the_promised_keys() -> None:

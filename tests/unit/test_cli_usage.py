@@ -29,6 +29,8 @@ START = ["runs", "start", "support", "--prompt"]
         ([*START, "x", "--deps", '{"a": 1, "a": 2}'], "twice in one object"),
         ([*START, "x", "--deps", "[" * 100_000], "--deps is not JSON"),
         (["runs", "list", "--limit", "0"], "'--limit'"),
+        (["runs", "show", ""], "ID is empty"),
+        (["journal", " "], "ID is empty"),
         (DECIDE, "--happened, --not-happened and --give-up; none given"),
         ([*DECIDE, "--approve", "--reject"], "--happened, --not-happened and --give-up; 2 given"),
         ([*DECIDE, "--approve", "--arguments", "amount=1"], "--arguments is not JSON"),

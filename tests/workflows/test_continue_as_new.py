@@ -1,6 +1,6 @@
 """A run whose history has become long goes on in another execution: nothing is lost, nothing is done twice."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from interlock import Interlock, RefusedError, Run
 from interlock.adapters.pydantic_ai import idempotency_key
 from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
-from interlock.testing import RunningApp, running
+from interlock.testing import RunningApp, eventually, running
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
 
@@ -35,6 +35,13 @@ def run_app(short_histories: EmbeddedServer, request: pytest.FixtureRequest) -> 
 async def executions(app: RunningApp, run: Run) -> list[WorkflowExecutionStatus | None]:
     found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
     return sorted([one.status async for one in found], key=str)
+
+
+def is_listed_once(app: RunningApp, run: Run) -> Callable[[], Awaitable[bool]]:
+    async def is_it() -> bool:
+        return [one.status for one in await app.client.runs() if one.workflow_id == run.id] == ["completed"]
+
+    return is_it
 
 
 def answered(messages: list[ModelMessage]) -> int:
@@ -74,9 +81,11 @@ async def test_a_long_run_is_several_executions_and_does_each_step_once(run_app:
         assert output.usage.tool_calls == 25
         assert output.messages is not None
         assert len(output.messages) == 52
+        await eventually(is_listed_once(app, run))
         ended = await executions(app, run)
         assert ended.count(WorkflowExecutionStatus.CONTINUED_AS_NEW) >= 2
         assert ended.count(WorkflowExecutionStatus.COMPLETED) == 1
+        assert (await run.journal()).continued_from
 
 
 async def test_a_run_that_waits_for_a_person_does_not_go_on_elsewhere_until_it_is_decided(run_app: Running) -> None:

@@ -231,11 +231,18 @@ async def test_a_run_that_was_started_over_has_a_journal_for_each_execution(serv
         assert earlier.model_dump(exclude={"read_at"}) == first.model_dump(exclude={"read_at"})
 
 
-@pytest.mark.parametrize("run_id", [None, "7f0c9a51-0000-4000-8000-000000000000"])
-async def test_a_run_that_is_not_there_is_refused(server: EmbeddedServer, run_id: str | None) -> None:
+@pytest.mark.parametrize(
+    ("run_id", "said"),
+    [
+        (None, ""),
+        ("7f0c9a51-0000-4000-8000-000000000000", " with an execution '7f0c9a51-"),
+        ("x", " with an execution 'x'"),
+    ],
+)
+async def test_a_run_that_is_not_there_is_refused(server: EmbeddedServer, run_id: str | None, said: str) -> None:
     client = await Client.connect(server.address)
 
-    with pytest.raises(RefusedError, match="There is no run 'nobody'"):
+    with pytest.raises(RefusedError, match=f"There is no run 'nobody'{said}"):
         await client.journal("nobody", run_id=run_id)
 
 

@@ -20,12 +20,20 @@ def explain(error: Exception, *, verbose: bool) -> int:
     if isinstance(error, InterlockError):
         say_error(_chain(error))
     elif type(error).__module__.startswith("temporalio"):
-        say_error(f"The Temporal server refused the request: {error}")
+        say_error(_of_temporal(error))
     elif isinstance(error, OSError) and error.strerror:
         say_error(f"{error.strerror}: {error.filename or type(error).__name__}")
     else:
         say_error(f"Unexpected {type(error).__name__}: {error} (`interlock --verbose ...` shows where)")
     return 2 if isinstance(error, WrongUsageError) else 1
+
+
+def _of_temporal(error: Exception) -> str:
+    from interlock._rpc import NO_NAMESPACE, has_no_namespace
+
+    if has_no_namespace(error):
+        return NO_NAMESPACE.format(str(error).rstrip("."))
+    return f"The Temporal server refused the request: {error}"
 
 
 def not_text(arguments: Sequence[str]) -> str | None:

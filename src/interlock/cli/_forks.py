@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from interlock.cli._console import err, line, say
 from interlock.cli._errors import WrongUsageError
 from interlock.cli._format import ago, status_text, table
+from interlock.journal._words import counted
 
 if TYPE_CHECKING:
     from interlock.fork import ForkPlan
@@ -20,7 +21,7 @@ def confirmed(plan: ForkPlan, *, yes: bool) -> bool:
     fork = plan.run.fork
     at = fork.at if fork else 0
     say(
-        f"Takes over {len(plan.taken_over)} completed steps of {plan.journal.workflow_id} before step {at}; "
+        f"Takes over {counted(len(plan.taken_over), 'completed step')} of {plan.journal.workflow_id} before step {at}; "
         "none of them runs again."
     )
     if plan.effects:

@@ -7,7 +7,6 @@ import typer
 
 from interlock.cli._errors import WrongUsageError
 
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The run, as `interlock runs list` shows it.")]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="Where the app is: `support:app` is app in support.py.")
 ]
@@ -22,6 +21,16 @@ def not_empty(text: str, option: str, what: str) -> None:
     """Raise WrongUsageError when the text is blank."""
     if not text.strip():
         raise WrongUsageError(f"{option} is empty. Give {what}.")
+
+
+def _run_id(text: str) -> str:
+    not_empty(text, "ID", "the run, as `interlock runs list` shows it")
+    return text
+
+
+RunId = Annotated[
+    str, typer.Argument(metavar="ID", help="The run, as `interlock runs list` shows it.", callback=_run_id)
+]
 
 
 def json_value(text: str, option: str) -> Any:

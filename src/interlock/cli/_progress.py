@@ -128,7 +128,7 @@ def _waits(states: dict[str, RunState]) -> Iterator[tuple[tuple[str, str], list[
     """All that stands until somebody does something, each under a name of its own: stuck steps and open requests."""
     for workflow_id, state in states.items():
         for step in state.stuck:
-            yield (workflow_id, f"stuck {step.step_id}"), stuck_text(workflow_id, step)
+            yield (workflow_id, f"stuck {step.step_id}"), stuck_text(workflow_id, step, alone=len(state.stuck) == 1)
         for request in state.requests:
             yield (workflow_id, request.request_id), list(_request(request))
 

@@ -95,16 +95,20 @@ def request_text(request: ApprovalRequest, edited: Mapping[str, Any] | None = No
     return text
 
 
-def stuck_text(workflow_id: str, step: StuckStep) -> list[Text]:
-    """A stuck step: what failed, until when the run waits, and the command that has it run again."""
+def stuck_text(workflow_id: str, step: StuckStep, *, alone: bool = True) -> list[Text]:
+    """A stuck step: what failed, until when the run waits, and the command that has it run again.
+
+    alone: whether it is the run's only one; otherwise the command names it.
+    """
     from rich.text import Text
 
     until = f"{step.ends_at.astimezone():%Y-%m-%d %H:%M}"
+    which = "" if alone else f" --step {_word(step.step_id)}"
     why = line(f"{step.error_type}: {step.message}" if step.error_type else step.message)
     return [
         Text.assemble(("! ", "bold red"), (line(step.label), "bold"), "  is stuck ", (f"(until {until})", "dim")),
         Text(f"    {why}", style="red"),
-        Text(f"    interlock runs retry {_word(workflow_id)}", style="cyan"),
+        Text(f"    interlock runs retry {_word(workflow_id)}{which}", style="cyan"),
     ]
 
 

@@ -92,7 +92,7 @@ async def run_page(found: Found, *, as_json: bool) -> None:
     for text in (*map(trouble_text, retried), *map(settled_text, decisions)):
         out().print(text, soft_wrap=True)
     for workflow_id, step in stuck:
-        for text in stuck_text(workflow_id, step):
+        for text in stuck_text(workflow_id, step, alone=len(states[workflow_id].stuck) == 1):
             out().print(text, soft_wrap=True)
     _print_requests(requests)
     _print_end(report)

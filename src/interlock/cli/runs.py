@@ -68,7 +68,7 @@ def start(
 def list_runs(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50, as_json: AsJson = False
 ) -> int:
-    """List runs, the newest first."""
+    """List runs: the open ones first, then those that ended last."""
 
     async def work() -> int:
         reports = await (await connect()).runs(limit=limit)
@@ -136,7 +136,9 @@ def cancel(id: RunId, as_json: AsJson = False) -> int:
 
 def retry(
     id: RunId,
-    step: Annotated[str, typer.Option(metavar="N", help="Of several stuck steps, only this one.")] = "",
+    step: Annotated[
+        str, typer.Option(metavar="N", help="Of several stuck steps only this one, by the number in `runs show`.")
+    ] = "",
     new_limits: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="Usage limits in place of the run's, such as '{\"request_limit\": 80}'."),
@@ -163,7 +165,7 @@ def retry(
         if as_json:
             emit_json(receipt.model_dump(mode="json"))
         else:
-            emit(plain(f"{id}: step {', '.join(receipt.steps)} runs again"))
+            emit(plain(f"{id}: stuck step {', '.join(receipt.steps)} runs again"))
         return 0
 
     return asyncio.run(work())

@@ -83,9 +83,11 @@ async def _check(task_queue: str | None) -> int:
 
 
 async def _work(app: "Interlock", task_queue: str | None) -> int:
+    from interlock._versions import workers_of
     from interlock.worker import run_worker, version_of
 
     client = await connect(task_queue or app.settings.task_queue, measured=app.settings)
+    await workers_of(client)  # Before a worker is made, which would log at length that its namespace is not there.
     stop, received = asyncio.Event(), list[int]()
 
     def on_signal(number: int) -> None:
