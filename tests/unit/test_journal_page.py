@@ -242,6 +242,16 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Journal, int], list[st
 Printed = Callable[[Journal, int], list[str]]
 
 
+async def test_a_run_that_goes_on_from_another_execution_names_it(printed: Printed) -> None:
+    journal = (await journal_of("completed-plain")).model_copy(
+        update={"continued_from": "before", "continued_as": "next"}
+    )
+
+    for told in (" ".join(Page(page(journal)).texts), "\n".join(printed(journal, 200))):
+        assert "goes on from execution before" in told
+        assert "went on as execution next" in told
+
+
 async def test_a_step_is_a_line_with_all_its_facts(printed: Printed) -> None:
     lines = printed(await journal_of("completed-decisions"), 10_000)
 

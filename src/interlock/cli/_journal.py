@@ -62,6 +62,7 @@ def _head(journal: Journal) -> Iterator[Text]:
         f"for {journal.requested_by}" if journal.requested_by else "",
         f"by a tool of {journal.parent_id}" if journal.parent_id else "",
         f"forked from {journal.forked_from}" if journal.forked_from else "",
+        f"goes on from execution {journal.continued_from}" if journal.continued_from else "",
         f"went on as execution {journal.continued_as}" if journal.continued_as else "",
     ]
     yield _line(", ".join(fact for fact in facts if fact), "dim")

@@ -21,7 +21,7 @@ def journal(
         bool, typer.Option("--deep", help="Also the steps of the runs that its tools have started.")
     ] = False,
     run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="An earlier execution of a run that was started over.")
+        str | None, typer.Option("--run-id", metavar="ID", help="An earlier execution, of a run that has several.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:

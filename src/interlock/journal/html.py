@@ -61,7 +61,8 @@ def _header(journal: Journal) -> Markup:
         if journal.cancel_requested_at
         else "",
         f"forked from {journal.forked_from}" if journal.forked_from else "",
-        f"goes on as execution {journal.continued_as}" if journal.continued_as else "",
+        f"goes on from execution {journal.continued_from}" if journal.continued_from else "",
+        f"went on as execution {journal.continued_as}" if journal.continued_as else "",
     ]
     return el(
         "header",
