@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
@@ -139,6 +140,18 @@ class Durable(TemporalDurability[Any]):
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
         return _gated.with_distinct_call_ids(response, ctx.messages) if workflow.in_workflow() else response
+
+    async def _build_durable_model(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> DurableModel:
+        model = await super()._build_durable_model(ctx, request_context)
+        request_stream = model._request_stream_segment
+
+        async def planned_stream(request: ModelRequestContext) -> StreamedModelRequestResult:
+            # It is opened by the task that reads the stream, which knows nothing of what `wrap_model_request` has set.
+            with self._planned_request(ctx, request_context):
+                return await request_stream(request)
+
+        model._request_stream_segment = planned_stream
+        return model
 
     def _planned_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
