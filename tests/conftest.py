@@ -4,13 +4,16 @@ import os
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from interlock import Interlock
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, running
+
+if TYPE_CHECKING:
+    from tests.openai_api import OpenAIAPI
 
 # A run whose step fails for good ends at once, except in the tests that are about stuck runs.
 os.environ["INTERLOCK_STUCK_SECONDS"] = "0"
@@ -29,6 +32,18 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 def run_app(server: EmbeddedServer, request: pytest.FixtureRequest) -> Running:
     """Runs an app with the workflow cache on, and again with it off, where every task replays the whole run."""
     return partial(running, server=server, max_cached_workflows=request.param)
+
+
+@pytest.fixture
+async def openai_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator["OpenAIAPI"]:
+    """An OpenAI-compatible server; models that are given by name find it too."""
+    from tests.openai_api import OpenAIAPI  # The SDK takes seconds to load, and few tests need it.
+
+    async with OpenAIAPI.running() as api:
+        monkeypatch.setenv("OPENAI_BASE_URL", api.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test")
+        monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")  # Traces go to another address than requests.
+        yield api
 
 
 @pytest.hookimpl(wrapper=True)

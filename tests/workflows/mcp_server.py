@@ -1,4 +1,7 @@
-"""An MCP server over HTTP on loopback, in a process of its own: `python -m tests.workflows.mcp_server PORT LOG`."""
+"""An MCP server in a process of its own: `python -m tests.workflows.mcp_server LOG [PORT]`.
+
+Over HTTP on loopback when a port is given, otherwise over its standard input and output.
+"""
 
 import sys
 from pathlib import Path
@@ -6,8 +9,8 @@ from pathlib import Path
 from mcp.server import MCPServer
 
 
-def main(port: int, log: Path) -> None:
-    server = MCPServer("shelf")
+def main(log: Path, port: int | None) -> None:
+    server = MCPServer("shelf", log_level="ERROR")
 
     @server.tool()
     def take(thing: str) -> str:
@@ -16,8 +19,11 @@ def main(port: int, log: Path) -> None:
             lines.write(f"{thing}\n")
         return f"took {thing}"
 
-    server.run("streamable-http", host="127.0.0.1", port=port)
+    if port is None:
+        server.run("stdio")
+    else:
+        server.run("streamable-http", host="127.0.0.1", port=port)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -1,7 +1,5 @@
 """Tools of an MCP server: steps like any other, and gated like any other."""
 
-import asyncio
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,51 +7,20 @@ import pytest
 from pydantic_ai.mcp import MCPToolset
 
 from interlock import Interlock, RefusedError
-from interlock.server import free_port
-from interlock.testing import eventually
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-class Shelf:
-    """A running MCP server. taken: what its tool was called with, in its own process."""
-
-    def __init__(self, url: str, log: Path) -> None:
-        self.url = url
-        self._log = log
-
-    @property
-    def taken(self) -> list[str]:
-        return self._log.read_text().split()
+from tests.workflows.shelves import SHELVES, Shelf
 
 
-@pytest.fixture
-async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
-    log, port = tmp_path / "taken", free_port()
-    log.touch()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.workflows.mcp_server", str(port), str(log), cwd=REPOSITORY
-    )
-
-    async def listens() -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    await eventually(listens)
-    yield Shelf(f"http://127.0.0.1:{port}/mcp", log)
-    process.kill()
-    await process.wait()
+@pytest.fixture(params=sorted(SHELVES))
+async def shelf(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Shelf]:
+    async with SHELVES[request.param](tmp_path / "taken") as shelf:
+        yield shelf
 
 
 async def test_a_servers_tools_are_steps(run_app: Running, shelf: Shelf) -> None:
     script = Script([call("take", "a", thing="book")], "done")
-    async with run_app(Interlock([agent(script, toolsets=[MCPToolset(shelf.url, id="shelf")])])) as app:
+    async with run_app(Interlock([agent(script, toolsets=[MCPToolset(shelf.transport, id="shelf")])])) as app:
         run = await app.client.start("support", "go")
         await run.result()
 
@@ -64,7 +31,7 @@ async def test_a_servers_tools_are_steps(run_app: Running, shelf: Shelf) -> None
 
 async def test_a_servers_tools_can_be_gated(run_app: Running, shelf: Shelf) -> None:
     script = Script([call("take", "a", thing="book"), call("take", "b", thing="pen")], "done")
-    toolset = MCPToolset(shelf.url, id="shelf").approval_required()
+    toolset = MCPToolset(shelf.transport, id="shelf").approval_required()
     async with run_app(Interlock([agent(script, toolsets=[toolset])])) as app:
         run = await app.client.start("support", "go")
         requests = {request.call_id: request for request in await app.requests(run, 2)}
