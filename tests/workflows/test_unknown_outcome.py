@@ -141,6 +141,18 @@ async def test_a_tool_that_declares_itself_idempotent_is_tried_again(run_app: Ru
         assert script.results() == {"p": "paid 5"}
 
 
+@pytest.mark.parametrize("said", [False, "no"])
+async def test_a_tool_that_says_anything_else_of_itself_has_one_attempt(server: EmbeddedServer, said: Any) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with running(bank_app(script, bank, metadata={"idempotent": said}), server) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "happened", result="paid")
+        await run.result()
+
+        assert bank.paid == [5]
+
+
 async def test_a_result_that_cannot_be_written_is_asked_for(run_app: Running) -> None:
     ran: list[int] = []
 
