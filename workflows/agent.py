@@ -1,10 +1,9 @@
 """AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
 
 import asyncio
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
@@ -36,8 +35,6 @@ with workflow.unsafe.imports_passed_through():
     from interlock.workflows.reuse import Reuse
     from interlock.workflows.stuck import StuckSteps
     from interlock.workflows.view import details
-
-T = TypeVar("T")
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 _CARRIED = 50
@@ -181,7 +178,8 @@ class AgentWorkflow:
     @workflow.update(name=names.SUBMIT_DECISION)
     def submit_decision(self, decision: Decision) -> Receipt:
         """Settle an open request, or be told at once why not."""
-        return _answered(lambda: self._gate.decide(decision))
+        # Between its validator and this another message may have settled the request; then the sender is told so.
+        return self._gate.decide(decision)
 
     @submit_decision.validator
     def _check_decision(self, decision: Decision) -> None:
@@ -190,7 +188,7 @@ class AgentWorkflow:
     @workflow.update(name=names.SUBMIT_TOOL_RESULT)
     def submit_tool_result(self, completion: ToolCompletion) -> Receipt:
         """Give a waiting call its result, or be told at once why not."""
-        return _answered(lambda: self._gate.complete(completion))
+        return self._gate.complete(completion)
 
     @submit_tool_result.validator
     def _check_completion(self, completion: ToolCompletion) -> None:
@@ -199,7 +197,7 @@ class AgentWorkflow:
     @workflow.update(name=names.SUBMIT_RETRY)
     def submit_retry(self, retry: Retry) -> RetryReceipt:
         """Have stuck steps run again, or be told at once why not."""
-        return _answered(lambda: self._stuck.retry(retry))
+        return self._stuck.retry(retry)
 
     @submit_retry.validator
     def _check_retry(self, retry: Retry) -> None:
@@ -325,14 +323,6 @@ def _read(run: RawValue | None) -> tuple[RunInput, str]:
         return nothing, f"The run's input cannot be read: {problems(error)}"
     except Exception as error:  # Whatever a converter makes of bytes that are no JSON.
         return nothing, f"The run's input cannot be read: {type(error).__name__}"
-
-
-def _answered(settle: Callable[[], T]) -> T:
-    # Between its validator and its handler another message may have settled the request.
-    try:
-        return settle()
-    except RefusedError as error:
-        raise ApplicationError(str(error), type="RefusedError", non_retryable=True) from error
 
 
 def _bounded(output: RunOutput) -> RunOutput:

@@ -244,7 +244,7 @@ def _rulings(source: _Source, journal: Journal, at: int, change: Change) -> tupl
         message = _message(source, request)
         if change.decision and position == at:
             message = change.decision
-        elif position >= at or request.kind == "outcome" or not _is_settled_before(source, request, at):
+        elif position >= at or request.kind == "outcome" or not _is_settled_before(source, journal, request, at):
             continue
         if message is not None:
             found.append(
@@ -275,12 +275,15 @@ def _message(source: _Source, request: Request) -> Decision | ToolCompletion | N
     return source.messages.get(request.answer.event_id)
 
 
-def _is_settled_before(source: _Source, request: Request, at: int) -> bool:
+def _is_settled_before(source: _Source, journal: Journal, request: Request, at: int) -> bool:
     """Whether nothing is left to run of what was decided. One approval is for one execution: where the call has not
     returned before the fork begins, it is asked about again."""
     if request.outcome in ("rejected", "completed", "failed"):
         return True
-    return any(position < at and position in source.completed for position in request.steps)
+    # By place: what has returned may be a later attempt, after somebody said that the approved one did not happen.
+    calls = {source.place(position) for position in request.steps}
+    tools = (step.position for step in journal.steps[: at - 1] if step.kind == "tool")
+    return any(position in source.completed and source.place(position) in calls for position in tools)
 
 
 def _results(source: _Source, journal: Journal, at: int, change: Change) -> dict[str, Json]:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
-from interlock import Interlock, MisconfiguredError, Settings
+from interlock import Interlock, MisconfiguredError, Retries, Settings
 from interlock.adapters.pydantic_ai import Durable
 
 
@@ -146,3 +146,8 @@ def test_every_bad_setting_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_settings_stay_as_they_were_read() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings.read().task_queue = "other"
+
+
+def test_without_a_policy_of_its_own_no_call_is_tried_for_ever() -> None:
+    retries = Retries()
+    assert (retries.model.maximum_attempts, retries.of_tool("any").maximum_attempts) == (10, 5)

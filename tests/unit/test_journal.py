@@ -205,6 +205,15 @@ async def test_an_open_run_says_what_it_waits_for(name: str, status: str) -> Non
     assert (await journal_of(name)).status == status
 
 
+async def test_of_two_requests_to_cancel_the_first_is_told() -> None:
+    def later(document: dict[str, Any]) -> None:
+        after(38, {**event(document, 37), "eventId": "9000", "eventTime": "2026-11-29T23:00:00Z"})(document)
+
+    once, twice = await journal_of("cancelled-waiting"), await journal_of("cancelled-waiting", later)
+    assert once.cancel_requested_at is not None
+    assert twice.cancel_requested_at == once.cancel_requested_at
+
+
 @pytest.mark.parametrize(
     ("name", "outcomes"),
     [
@@ -361,6 +370,13 @@ async def test_a_retry_in_the_task_in_which_the_time_is_over_counts(step: str, o
     journal = await journal_of("completed-decisions", after(33, started, *both))
 
     assert [one.outcome for one in journal.stuck] == [outcome]
+
+
+async def test_a_step_that_was_stuck_when_its_run_ended_was_so_until_then() -> None:
+    stuck = after(33, timer("started", timerId="1", startToFireTimeout="60s"))
+    journal = await journal_of("completed-decisions", stuck)
+
+    assert [(one.outcome, one.until) for one in journal.stuck] == [("ended", journal.ended_at)]
 
 
 async def test_a_run_that_is_stuck_says_so() -> None:

@@ -248,6 +248,18 @@ async def test_a_hook_can_ask_and_the_other_call_goes_on(run_app: Running) -> No
         assert refunds.made == [("A-1", 10.0), ("A-2", 16.0)]
 
 
+async def test_a_gated_call_that_a_hook_asks_about_too_is_asked_about_once(run_app: Running) -> None:
+    refunds, script = Refunds(), Script([call("refund", "a", order="A-2", amount=20.0)], "done")
+    async with run_app(Interlock([agent(script, tools=[refunds.gated()], capabilities=[AsksFromAHook()])])) as app:
+        run = await app.client.start("support", "refund")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await run.result()
+
+        assert refunds.made == [("A-2", 20.0)]
+        assert [one.request_id for one in (await run.state()).settled] == ["1"]
+
+
 class Clamps(AbstractCapability[Any]):
     async def before_tool_execute(self, ctx: RunContext[Any], *, call: Any, tool_def: Any, args: Any) -> Any:
         return {**args, "amount": min(args["amount"], 50.0)}

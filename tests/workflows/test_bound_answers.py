@@ -124,6 +124,23 @@ def test_anything_else_is_refused_before_the_tool_runs(
     assert refused.value.type == "ToolChangedError"
 
 
+def test_a_tool_of_another_schema_or_description_is_another_tool() -> None:
+    def fingerprint(refund: Callable[..., str], description: str = "Refund an order.") -> str:
+        toolset = FunctionToolset([Tool(refund, name="refund", description=description)], id="refunds")
+        of = PydanticAIAdapter({"support": agent(Script("done"), toolsets=[toolset])}, Retries())
+        return of.fingerprint("support", "refunds", "refund")
+
+    def by_number(order: int) -> str:
+        return "done"
+
+    def by_name(order: str) -> str:
+        return "done"
+
+    assert fingerprint(by_number) == fingerprint(by_number)
+    assert fingerprint(by_number) != fingerprint(by_name)
+    assert fingerprint(by_number) != fingerprint(by_number, "Refund all orders.")
+
+
 async def test_an_answer_for_an_earlier_execution_of_the_run_is_refused(server: EmbeddedServer) -> None:
     script = Script([call("refund", "a")], "done")
     async with running(

@@ -161,6 +161,24 @@ async def test_agents_of_tools_count_in_a_run_of_several_executions(
         assert len(sub_runs) == 8 if carried == 50 else 2 <= len(sub_runs) < 8
 
 
+async def test_a_long_fork_has_the_keys_of_its_run_until_something_is_changed(run_app: Running) -> None:
+    counter, script = Counter(), steps(8)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        keys = list(counter.keys)
+        first = (await run.journal()).first_run_id
+        fork = await app.client.fork(await app.client.plan_fork(run.id, run_id=first, at=2))
+        await fork.result()
+        assert len(await executions(app, fork)) > 1
+        assert counter.keys[8:] == keys
+
+        changed = await app.client.fork(await app.client.plan_fork(fork.id, at=1, message="Be quick."))
+        await changed.result()
+        assert len(counter.keys) > 16
+        assert set(counter.keys[16:]).isdisjoint(keys)
+
+
 async def test_an_agent_of_a_tool_may_be_the_long_one(run_app: Running) -> None:
     counter, inner_script = Counter(), steps(15)
     inner = agent(inner_script, name="inner", tools=[counter.note])

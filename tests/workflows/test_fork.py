@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import CallDeferred
 from pydantic_ai.messages import ModelMessage, ModelResponsePart
 from temporalio.common import RetryPolicy
@@ -14,7 +15,8 @@ from interlock.adapters.pydantic_ai import idempotency_key
 from interlock.contracts.payloads import RunOutput
 from interlock.fork import decision_for
 from interlock.journal import Step
-from interlock.testing import RunningApp
+from interlock.server import EmbeddedServer
+from interlock.testing import RunningApp, running
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, user_texts
 
@@ -272,6 +274,30 @@ async def test_what_a_person_said_happened_is_taken_over(run_app: Running) -> No
         assert ran == [5]
 
 
+async def test_a_call_that_ran_once_a_person_said_it_had_not_happened_is_taken_over(run_app: Running) -> None:
+    fails = [ConnectionError()]
+
+    def pay(amount: int) -> str:
+        if fails:
+            raise fails.pop()
+        return f"paid {amount}"
+
+    script = Script([call("pay", "p", amount=5)], last_result)
+    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "help")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+        await run.decide("2", "not_happened")
+        await run.result()
+        plan = await app.client.plan_fork(run.id, at=await position(run, "model", 2))
+        output = await (await app.client.fork(plan)).result()
+
+        assert plan.run.fork is not None
+        assert [one.decision and one.decision.verdict for one in plan.run.fork.rulings] == ["approve"]
+        assert output.output == "done: paid 5"
+
+
 async def test_a_result_from_outside_is_taken_over(run_app: Running) -> None:
     def render() -> str:
         raise CallDeferred
@@ -361,6 +387,57 @@ async def test_parallel_calls_keep_their_results_and_their_rulings(run_app: Runn
 
         assert script.results(-1) == {"p1": "paid 10", "p2": "no", "p3": "paid 3"}
         assert sorted(ran) == [3, 10]
+
+
+async def test_a_call_that_was_approved_and_then_done_elsewhere_is_taken_over(run_app: Running) -> None:
+    def render(scene: str) -> str:
+        raise CallDeferred
+
+    script = Script([call("render", "r", scene="one")], last_result)
+    async with run_app(Interlock([agent(script, tools=[Tool(render, requires_approval=True)])])) as app:
+        run = await app.client.start("support", "help")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await app.state(run, lambda state: [one.kind for one in state.requests] == ["tool_result"])
+        await run.complete_tool_call("r", result="a picture")
+        await run.result()
+        fork = await forked(app, run, at=await position(run, "model", 2))
+
+        assert (await fork.result()).output == "done: a picture"
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["ungated", "gated"])
+async def test_of_a_call_that_another_build_makes_with_other_arguments_nothing_is_taken_over(
+    server: EmbeddedServer, gated: bool
+) -> None:
+    shop = Shop()
+
+    def build(order: str) -> Interlock:
+        class Corrects(AbstractCapability[Any]):
+            async def before_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+                return {"order": order}
+
+        tools = [Tool(shop.look_up, requires_approval=gated)]
+        script = Script([call("look_up", "l", order="?")], last_result)
+        return Interlock([agent(script, tools=tools, capabilities=[Corrects()])])
+
+    async def finished_with(order: str, app: RunningApp, run: Run) -> None:
+        if gated:
+            (request,) = await app.requests(run, 1)
+            assert request.arguments == {"order": order}
+            await run.decide("1", "approve")
+        assert (await run.result()).output == f"done: {order} is broken"
+
+    async with running(build("A-1"), server) as app:
+        run = await app.client.start("support", "help")
+        await finished_with("A-1", app, run)
+        task_queue = app.client.task_queue
+    async with running(build("A-2"), server, task_queue=task_queue) as app:
+        app.client.task_queue = task_queue
+        fork = await forked(app, app.client.attach(run.id), at=await position(run, "model", 2))
+        await finished_with("A-2", app, fork)
+
+        assert shop.looked_up == ["A-1", "A-2"]
 
 
 async def test_an_open_run_can_be_forked_and_goes_on_by_itself(run_app: Running) -> None:

@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultPayloadConverter
 from temporalio.service import RPCError
 
-from interlock import Interlock, MisconfiguredError, Run, RunFailedError
+from interlock import Interlock, MisconfiguredError, RefusedError, Run, RunFailedError
 from interlock.contracts.payloads import RunInput, SubRun
 from interlock.testing import RunningApp, eventually
 from tests.conftest import Running
@@ -86,6 +86,7 @@ async def test_twenty_decide_at_once_and_one_counts(run_app: Running) -> None:
 
         accepted = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
         assert len(accepted) == 1
+        assert sum(isinstance(outcome, RefusedError) for outcome in outcomes) == 19
         assert ran == (["A-1"] if accepted[0].outcome == "approved" else [])
 
 

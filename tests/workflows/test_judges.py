@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import CallDeferred
+from pydantic_ai.exceptions import CallDeferred, ToolFailed
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
 from interlock import Interlock
@@ -121,6 +121,24 @@ async def test_a_judge_can_give_the_result_of_a_deferred_call(run_app: Running) 
         await run.result()
 
         assert script.results() == {"a": {"url": "x"}}
+
+
+async def test_a_judge_can_fail_a_deferred_call(run_app: Running) -> None:
+    def render() -> str:
+        raise CallDeferred
+
+    def fails(requests: DeferredToolRequests) -> DeferredToolResults | None:
+        (one,) = requests.calls
+        return DeferredToolResults(calls={one.tool_call_id: ToolFailed("no GPU left")})
+
+    script = Script([call("render", "a")], "done")
+    durable = agent(script, tools=[render], capabilities=[HandleDeferredToolCalls(Judge(fails))])
+    async with run_app(Interlock([durable])) as app:
+        run = await app.client.start("support", "render")
+        await run.result()
+
+        assert script.results() == {"a": "no GPU left"}
+        assert script.outcomes() == {"a": "failed"}
 
 
 async def test_a_judge_that_is_not_loaded_yet_is_not_asked(run_app: Running) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent, ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import Hooks
-from pydantic_ai.exceptions import ModelHTTPError, ModelRequestRejectedError, UnexpectedModelBehavior
+from pydantic_ai.exceptions import ModelHTTPError, ModelRequestRejectedError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponsePart
 from temporalio.common import RetryPolicy
 
@@ -444,6 +444,20 @@ async def test_a_provider_that_asks_for_time_gets_it_and_a_refused_request_is_no
         assert only.ended_at - only.scheduled_at >= timedelta(seconds=2)
         assert "no such parameter" in step.message
         assert asked == 3
+
+
+async def test_a_model_that_is_set_up_wrong_is_not_asked_again_whatever_the_policy_says(run_app: Running) -> None:
+    def wrong(messages: list[ModelMessage]) -> str:
+        raise UserError("no such setting")
+
+    script = Script(wrong)
+    async with run_app(stuck_app(agent(script), retries=Retries(model=quickly(3)))) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        await run.cancel()
+
+        assert step.error_type == "UserError"
+        assert script.calls == 1
 
 
 async def test_a_stuck_agent_of_a_tool_is_retried_by_its_own_id(run_app: Running) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.exceptions import CallDeferred
 from temporalio.common import RetryPolicy
 
-from interlock import Interlock, Run, RunFailedError
+from interlock import Interlock, RefusedError, Run, RunFailedError
 from interlock.contracts.payloads import ApprovalRequest
 from interlock.testing import RunningApp
 from tests.conftest import Running
@@ -162,6 +163,31 @@ async def test_a_tool_that_runs_in_the_workflow_has_its_agents_calls_as_steps_of
             "support",
         ]
         assert output.usage.requests == 4
+
+
+async def test_a_call_id_that_two_agents_of_a_run_share_does_not_name_a_request(run_app: Running) -> None:
+    def render() -> str:
+        raise CallDeferred
+
+    inner_script = Script([call("render", "same")], "inner done")
+    inner = agent(inner_script, name="inner", tools=[render])
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    outer_script = Script([call("render", "same"), call("delegate", "d")], "done")
+    outer = agent(outer_script, tools=[render, Tool(delegate, metadata={"temporal": False})])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "help")
+        requests = await app.requests(run, 2)
+        with pytest.raises(RefusedError, match="'same' fits requests 1, 2; name one of them instead"):
+            await run.complete_tool_call("same", result="whose?")
+        for request in requests:
+            await run.complete_tool_call(request.request_id, result=f"for {request.agent_path[-1]}")
+        await run.result()
+
+        assert outer_script.results() == {"same": "for support", "d": "inner done"}
+        assert inner_script.results() == {"same": "for inner"}
 
 
 async def test_a_failed_agent_in_a_tool_fails_the_run_with_its_reason(run_app: Running) -> None:

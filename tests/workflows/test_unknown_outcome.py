@@ -11,6 +11,7 @@ from pydantic_ai.exceptions import ToolFailed
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, RefusedError, Retries, Run, RunFailedError
+from interlock.activities.describe import DescribeTool
 from interlock.adapters.pydantic_ai import idempotency_key
 from interlock.contracts.payloads import ApprovalRequest
 from interlock.server import EmbeddedServer
@@ -97,6 +98,7 @@ async def test_a_call_that_fails_again_is_asked_about_again(run_app: Running) ->
         await run.result()
 
         assert [one.kind for one in state.requests] == ["outcome"]
+        assert "Request 2 was approved and the call began" in state.requests[0].question
         assert bank.paid == [5, 5]
 
 
@@ -139,6 +141,18 @@ async def test_a_tool_that_declares_itself_idempotent_is_tried_again(run_app: Ru
         assert script.results() == {"p": "paid 5"}
 
 
+@pytest.mark.parametrize("said", [False, "no"])
+async def test_a_tool_that_says_anything_else_of_itself_has_one_attempt(server: EmbeddedServer, said: Any) -> None:
+    bank, script = Bank(ConnectionError()), Script(PAY, "done")
+    async with running(bank_app(script, bank, metadata={"idempotent": said}), server) as app:
+        run = await app.client.start("support", "go")
+        question = await asked(app, run)
+        await run.decide(question.request_id, "happened", result="paid")
+        await run.result()
+
+        assert bank.paid == [5]
+
+
 async def test_a_result_that_cannot_be_written_is_asked_for(run_app: Running) -> None:
     ran: list[int] = []
 
@@ -155,6 +169,24 @@ async def test_a_result_that_cannot_be_written_is_asked_for(run_app: Running) ->
 
         assert ran == [5]
         assert script.results() == {"p": "paid 5"}
+
+
+async def test_a_call_that_no_worker_could_begin_is_no_unknown_outcome(server: EmbeddedServer) -> None:
+    bank, script = Bank(), Script(PAY, "done")
+    app_of = bank_app(script, bank)
+    async with running(app_of, server) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        task_queue = app.client.task_queue
+    without_the_tool = [DescribeTool(app_of.adapter()).describe_tool]
+    async with running(app_of, server, task_queue=task_queue, activities=without_the_tool) as app:
+        run = app.client.attach(run.id)
+        await run.decide("1", "approve")
+        with pytest.raises(RunFailedError, match="is not registered on this worker") as failed:
+            await run.result()
+
+        assert failed.value.error_type == "NotFoundError"
+        assert bank.paid == []
 
 
 async def test_each_kind_of_request_takes_its_own_answers(run_app: Running) -> None:
