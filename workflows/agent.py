@@ -251,7 +251,7 @@ class AgentWorkflow:
             }
         )
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(run)
+        workflow.continue_as_new(run, memo=_memo())
 
     def _status(self) -> RunStatusName:
         if self._ended:
@@ -323,6 +323,17 @@ def _read(run: RawValue | None) -> tuple[RunInput, str]:
         return nothing, f"The run's input cannot be read: {problems(error)}"
     except Exception as error:  # Whatever a converter makes of bytes that are no JSON.
         return nothing, f"The run's input cannot be read: {type(error).__name__}"
+
+
+def _memo() -> dict[str, Any] | None:
+    """Of the execution that goes on from this one. A list of runs tells it without reading a history."""
+    try:
+        memo = dict(workflow.memo())
+    except Exception:  # Whatever a converter makes of what somebody wrote there: then it stays as it is.
+        return None
+    before, info = memo.get(names.MEMO_CONTINUED), workflow.info()
+    began = before["started_at"] if before else info.workflow_start_time.isoformat()
+    return {**memo, names.MEMO_CONTINUED: {"run_id": info.run_id, "started_at": began}}
 
 
 def _bounded(output: RunOutput) -> RunOutput:

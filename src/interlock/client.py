@@ -363,12 +363,15 @@ class Client:
     async def _listed(self, execution: Any) -> RunReport:
         attributes = execution.typed_search_attributes
         status = CLOSED.get(execution.status)
+        before = await execution.memo_value(names.MEMO_CONTINUED, {})
         return RunReport(
             workflow_id=execution.id,
             agent=str(await execution.memo_value(names.MEMO_AGENT, "")),
             status=status or attributes.get(SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)) or "running",
-            started_at=execution.start_time,
+            started_at=before.get("started_at", execution.start_time),
             ended_at=execution.close_time,
+            run_id=execution.run_id,
+            continued_from=before.get("run_id", ""),
         )
 
 

@@ -57,6 +57,8 @@ class RunReport(Payload):
 
     status: one of `InterlockStatus`, or `terminated` or `timed_out` for a run that Temporal ended.
     output, usage: of a completed run. error: why a run ended without an output, as `Type: message`.
+    run_id: of the execution that this is about, the last one. continued_from: the run id of the execution that it goes
+    on from, empty when there is none. started_at: when the first of these executions began.
     """
 
     workflow_id: str
@@ -67,6 +69,8 @@ class RunReport(Payload):
     error: str | None = None
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime | None = None
+    run_id: str = ""
+    continued_from: str = ""
 
 
 @dataclass(frozen=True)

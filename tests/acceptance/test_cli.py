@@ -496,6 +496,7 @@ def test_a_run_is_listed_shown_and_watched(program: Program) -> None:
     assert "refund" in program("approvals", "list").out
     page = program.json("runs", "show", run)
     assert page["status"] == "awaiting_approval"
+    assert page["run_id"] == program.json("journal", run)["run_id"]
     assert page["requests"][0]["tool"] == "refund"
     assert [step["kind"] for step in page["steps"]] == ["model"]
 

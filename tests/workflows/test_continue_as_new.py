@@ -88,6 +88,22 @@ async def test_a_long_run_is_several_executions_and_does_each_step_once(run_app:
         assert (await run.journal()).continued_from
 
 
+async def test_a_run_that_went_on_is_reported_from_its_first_start_with_the_execution_before(run_app: Running) -> None:
+    async with run_app(Interlock([agent(steps(12), tools=[Counter().note])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        await eventually(is_listed_once(app, run))
+        (listed,) = [one for one in await app.client.runs() if one.workflow_id == run.id]
+        shown = await run.report()
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+        first, *_, before, last = sorted([one async for one in found], key=lambda one: one.start_time)
+
+    for report in (listed, shown):
+        assert report.started_at == first.start_time
+        assert report.run_id == last.run_id
+        assert report.continued_from == before.run_id
+
+
 async def test_a_run_that_waits_for_a_person_does_not_go_on_elsewhere_until_it_is_decided(run_app: Running) -> None:
     paid: list[int] = []
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from interlock.cli._console import say
 from interlock.cli._metrics import metrics_to
-from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 
 if TYPE_CHECKING:
     from interlock._versions import Version
     from interlock.client import Client
-    from interlock.run import Run, RunReport
+    from interlock.run import Run
     from interlock.settings import Settings
 
 
@@ -50,20 +49,6 @@ class Found:
                 f"No worker takes runs from task queue {self.client.task_queue!r}, so nobody answers for run "
                 f"{self.run.id!r} and nothing was recorded. {workers.todo(self.pinned_to)}"
             )
-
-    async def report(self) -> RunReport:
-        """How the run stands. An open run without a worker is only as well known as the server knows it."""
-        from interlock.run import RunReport
-
-        if not self.open or await self.has_worker():
-            return await self.run.report()
-        description = await self.client.temporal.get_workflow_handle(self.run.id).describe()
-        return RunReport(
-            workflow_id=self.run.id,
-            agent=str(await description.memo_value(names.MEMO_AGENT, "")),
-            status="running",
-            started_at=description.start_time,
-        )
 
 
 async def connect(task_queue: str | None = None, *, measured: Settings | None = None) -> Client:

@@ -26,7 +26,7 @@ _KEYS = ("workflow_id", "agent", "status", "output", "usage", "error")
 
 
 def run_document(report: RunReport) -> dict[str, Any]:
-    """A run as JSON: `workflow_id`, `agent`, `status`, `output`, `usage`, `error`, and when it began and ended."""
+    """A run as JSON: `workflow_id`, `agent`, `status`, `output`, `usage`, `error`, its times and its executions."""
     document = report.model_dump(mode="json")
     return {name: document[name] for name in _KEYS} | document
 
@@ -71,7 +71,7 @@ async def run_page(found: Found, *, as_json: bool) -> None:
     """Print all there is to know of a run."""
     from interlock.cli._follow import nested_states, troubles
 
-    report, steps = await found.report(), await found.run.steps()
+    report, steps = await found.run.report(), await found.run.steps()
     retried = await troubles(found.client, found.run.id) if found.open else []
     state = await _state(found)
     states: dict[str, RunState] = {}
@@ -117,7 +117,8 @@ def _print_head(report: RunReport) -> None:
     console.print(Text.assemble((line(report.workflow_id), "bold"), "  ", status_text(report.status)), soft_wrap=True)
     began = f"{report.started_at.astimezone():%Y-%m-%d %H:%M:%S}, {ago(report.started_at)}" if report.started_at else ""
     took = f", took {_took(report)}" if report.ended_at else ""
-    console.print(Text(f"{line(report.agent)}, started {began}{took}\n", style="dim"), soft_wrap=True)
+    on = f", goes on from execution {report.continued_from}" if report.continued_from else ""
+    console.print(Text(f"{line(report.agent)}, started {began}{took}{on}\n", style="dim"), soft_wrap=True)
 
 
 def _print_requests(requests: Sequence[ApprovalRequest]) -> None:

@@ -117,14 +117,14 @@ def cancel(id: RunId, as_json: AsJson = False) -> int:
     async def work() -> int:
         found = await find(id)
         if not found.open:
-            report = await found.report()
+            report = await found.run.report()
             raise RefusedError(f"Run {id!r} is {report.status.replace('_', ' ')} already: there is nothing to cancel.")
         await found.run.cancel()
         if await found.works():
             await _ended(found.run)
         else:
             say(f"No worker is there for run {id}: it ends when one starts.")
-        report = await found.report()
+        report = await found.run.report()
         if as_json:
             emit_json(run_document(report))
         else:

@@ -48,6 +48,8 @@ HEADER_CALL: Final = "interlock-call"
 MEMO_INPUT_DIGESTS: Final = "interlock_input_digests"
 MEMO_AGENT: Final = "interlock_agent"
 MEMO_PARENT: Final = "interlock_parent"
+# Of an execution that goes on from another: that one's `run_id`, and when the first of them began (`started_at`).
+MEMO_CONTINUED: Final = "interlock_continued"
 
 # Metrics of Interlock's own. Dashboards hold these.
 METRIC_APPROVALS_REQUESTED: Final = "interlock_approvals_requested"
