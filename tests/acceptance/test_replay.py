@@ -132,10 +132,19 @@ def test_runs_that_have_ended_are_replayed_when_asked_for(program: Program) -> N
 
 
 @pytest.mark.parametrize("name", ["nothing-here", "it's \\'"])
-def test_a_queue_without_runs_is_no_failure(program: Program, name: str) -> None:
+def test_a_queue_without_runs_is_no_failure_but_where_the_open_runs_are_is_told(program: Program, name: str) -> None:
     said = program("replay", "replayed_app:app", "--running", "--task-queue", name)
 
     assert said.out == "0 of 0 replay.\n"
+    assert f"No run is there on task queue {name}, but runs are open on others: " in said.err
+    assert f"{queue(program)[1]} (2)" in said.err
+
+
+def test_a_strict_check_fails_when_all_open_runs_are_on_other_queues(program: Program) -> None:
+    document = program.json("replay", "replayed_app:app", "--running", "--strict", "--task-queue", "misspelt", status=1)
+
+    assert (document["ok"], document["histories"]) == (False, [])
+    assert document["other_queues"][queue(program)[1]] == 2
 
 
 def test_without_a_server_the_line_says_how_to_start_one(program: Program) -> None:

@@ -44,7 +44,12 @@ def replay(
         bool, typer.Option("--unpinned", help="Without runs that are pinned to a worker deployment version.")
     ] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many runs, the newest.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail too when a run's agent is not in the app.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Fail too when a run's agent is not in the app, or all open runs are on other task queues."
+        ),
+    ] = False,
     task_queue: TaskQueue = None,
     follow: Annotated[bool, typer.Option("--follow", hidden=True)] = False,
     as_json: AsJson = False,
@@ -67,14 +72,15 @@ def replay(
     quiet_core()
     app = load_app(target)
     with without_tracebacks():
-        results = asyncio.run(
-            _from_server(app, wanted, limit, task_queue) if wanted else _each(app, *_from_files(paths or []))
+        results, elsewhere = asyncio.run(
+            _from_server(app, wanted, limit, task_queue) if wanted else _of_files(app, paths or [])
         )
+    ok = _is_ok(results, strict=strict) and not (strict and elsewhere)
     if as_json:
-        emit_json(_document(results, strict=strict))
+        emit_json(_document(results, elsewhere, ok=ok))
     else:
         _print(results, verbose=context.obj.verbose)
-    return 0 if _is_ok(results, strict=strict) else 1
+    return 0 if ok else 1
 
 
 def _wanted(*, running: bool, closed_since: str | None, unpinned: bool) -> "Wanted | None":
@@ -110,13 +116,23 @@ def _from_files(paths: Sequence[Path]) -> "tuple[AsyncIterator[Stored], int]":
 
 async def _from_server(
     app: "Interlock", wanted: "Wanted", limit: int | None, task_queue: str | None
-) -> "list[Replayed]":
-    from interlock.replay import count_on_server, on_server
+) -> "tuple[list[Replayed], dict[str, int]]":
+    """Also the task queues on which runs are open, when none is on the one that was asked about."""
+    from interlock.replay import count_on_server, on_server, other_queues
 
     client = await connect(task_queue or app.settings.task_queue)
     there = await count_on_server(client, wanted)
+    elsewhere = await other_queues(client) if wanted.open and not there else {}
     say(f"Replaying {min(there, limit or there)} of {there} runs of task queue {client.task_queue}.", style="dim")
-    return await _each(app, on_server(client, wanted, limit=limit), min(there, limit or there))
+    if elsewhere:
+        named = ", ".join(f"{queue} ({count})" for queue, count in elsewhere.items())
+        said = f"No run is there on task queue {client.task_queue}, but runs are open on others: {named}."
+        say(f"{said} Name one with --task-queue.", style="yellow")
+    return await _each(app, on_server(client, wanted, limit=limit), min(there, limit or there)), elsewhere
+
+
+async def _of_files(app: "Interlock", paths: Sequence[Path]) -> "tuple[list[Replayed], dict[str, int]]":
+    return await _each(app, *_from_files(paths)), {}
 
 
 async def _each(app: "Interlock", histories: "AsyncIterator[Stored]", count: int) -> "list[Replayed]":
@@ -152,9 +168,9 @@ def _counts(results: "Sequence[Replayed]") -> dict[str, int]:
     return {outcome: sum(one.outcome == outcome for one in results) for outcome in get_args(Outcome)}
 
 
-def _document(results: "Sequence[Replayed]", *, strict: bool) -> dict[str, Any]:
+def _document(results: "Sequence[Replayed]", elsewhere: dict[str, int], *, ok: bool) -> dict[str, Any]:
     histories = [one.model_dump(mode="json") for one in results]
-    return {"ok": _is_ok(results, strict=strict), **_counts(results), "histories": histories}
+    return {"ok": ok, **_counts(results), "histories": histories, "other_queues": elsewhere}
 
 
 def _print(results: "Sequence[Replayed]", *, verbose: bool) -> None:

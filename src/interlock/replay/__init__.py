@@ -3,7 +3,7 @@
 from interlock.replay._commands import Command
 from interlock.replay._divergence import Divergence
 from interlock.replay._replay import Outcome, Replayed, replaying
-from interlock.replay._server import Wanted, count_on_server, on_server
+from interlock.replay._server import Wanted, count_on_server, on_server, other_queues
 from interlock.replay._stored import Stored, read_files
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Wanted",
     "count_on_server",
     "on_server",
+    "other_queues",
     "read_files",
     "replaying",
 ]

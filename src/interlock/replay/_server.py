@@ -1,7 +1,7 @@
 """Histories of the runs on a server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator, Container, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,8 @@ from interlock.replay._stored import Stored
 
 _AT_ONCE = 10
 """Histories that are fetched at the same time; each waits in memory until it is replayed."""
+
+_QUEUES = 10
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,17 @@ class Wanted:
 
     def query(self, task_queue: str) -> str:
         """As Temporal's visibility takes it."""
+        return self._query(f"TaskQueue = {quoted(task_queue)}")
+
+    def query_elsewhere(self, task_queues: Iterable[str]) -> str:
+        """The same of all other task queues."""
+        return self._query(f"TaskQueue NOT IN ({', '.join(map(quoted, task_queues))})")
+
+    def _query(self, where: str) -> str:
         either = ["ExecutionStatus = 'Running'"] if self.open else []
         if self.closed_since is not None:
             either.append(f"CloseTime >= '{self.closed_since.isoformat()}'")
-        query = (
-            f"WorkflowType = '{names.AGENT_WORKFLOW}' AND TaskQueue = {quoted(task_queue)} AND ({' OR '.join(either)})"
-        )
+        query = f"WorkflowType = '{names.AGENT_WORKFLOW}' AND {where} AND ({' OR '.join(either)})"
         if self.unpinned:
             behavior = "TemporalWorkflowVersioningBehavior"
             query += f" AND ({behavior} IS NULL OR {behavior} != 'Pinned')"
@@ -47,6 +54,21 @@ async def count_on_server(client: Client, wanted: Wanted) -> int:
     """How many runs there are."""
     with server_errors(""):
         return (await client.temporal.count_workflows(wanted.query(client.task_queue))).count
+
+
+async def other_queues(client: Client) -> dict[str, int]:
+    """The task queues other than the client's on which runs are open, and how many. Of many queues only the first."""
+    opened = Wanted()
+    found: dict[str, int] = {}
+    with server_errors(""):
+        while len(found) < _QUEUES:
+            elsewhere = opened.query_elsewhere([client.task_queue, *found])
+            listed = [one async for one in client.temporal.list_workflows(elsewhere, limit=1)]
+            if not listed:
+                break
+            queue = listed[0].task_queue
+            found[queue] = (await client.temporal.count_workflows(opened.query(queue))).count
+    return found
 
 
 async def on_server(
