@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -58,6 +59,7 @@ class PydanticAIAdapter:
         _check_retries(agents, retries)
         for name, agent in agents.items():
             _check_deps(name, agent)
+            _check_tools(name, agent)
             self.runners[name] = Runner(agent, retries, judged=self._judged[name], hooked=has_error_hooks(agent))
             activities, workflows = worker_registrations(self._durables[name])
             self.activities += activities
@@ -199,12 +201,29 @@ def _check_deps(name: str, agent: Agent[Any, Any]) -> None:
         ) from error
 
 
+def _check_tools(name: str, agent: Agent[Any, Any]) -> None:
+    """Refuse a tool whose words no model can be sent: they would end each run that gets there."""
+    for tool in (tool for leaf in _leaves(agent) if isinstance(leaf, FunctionToolset) for tool in leaf.tools.values()):
+        told = json.dumps([tool.name, tool.description, tool.function_schema.json_schema], ensure_ascii=False)
+        try:
+            told.encode()
+        except UnicodeEncodeError as error:
+            raise MisconfiguredError(
+                f"Tool {tool.name!r} of agent {name!r} has {told[error.start]!r} in its name, its docstring or its "
+                "parameters. That is half of a character and no text: write the whole one."
+            ) from error
+
+
+def _leaves(agent: Agent[Any, Any]) -> list[AbstractToolset[Any]]:
+    leaves: list[AbstractToolset[Any]] = []
+    for toolset in agent.toolsets:
+        toolset.apply(leaves.append)
+    return leaves
+
+
 def _check_retries(agents: Mapping[str, Agent[Any, Any]], retries: Retries) -> None:
     """Refuse a policy for a tool that there is not, unless some tools are only known once a server is asked."""
-    leaves: list[AbstractToolset[Any]] = []
-    for agent in agents.values():
-        for toolset in agent.toolsets:
-            toolset.apply(leaves.append)
+    leaves = [leaf for agent in agents.values() for leaf in _leaves(agent)]
     known = {name for leaf in leaves if isinstance(leaf, FunctionToolset) for name in leaf.tools}
     if (unknown := sorted(set(retries.tools) - known)) and all(isinstance(leaf, FunctionToolset) for leaf in leaves):
         raise MisconfiguredError(

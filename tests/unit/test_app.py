@@ -16,6 +16,20 @@ def durable(name: str = "support", **options: Any) -> Agent[Any, Any]:
     return Agent(TestModel(), name=name, capabilities=[Durable()], **options)
 
 
+def cut_in_half(order: str) -> str:
+    """Look an order up \ud83d."""
+    return order
+
+
+def cut_in_a_parameter(order: str) -> str:
+    """Look an order up.
+
+    Args:
+        order: Its number \ude00.
+    """
+    return order
+
+
 class Connection:
     """A dependency that lives in one process only."""
 
@@ -55,6 +69,8 @@ class Tenant(BaseModel):
         ([durable(deps_type=Connection | None)], r"dependency type .*Connection \| None of agent 'support' cannot"),
         ([durable(deps_type=list[Connection])], r"dependency type list.* of agent 'support' cannot"),
         (durable(), r"takes a list of agents"),
+        ([durable(tools=[cut_in_half])], r"Tool 'cut_in_half' of agent 'support' has '\\ud83d' in its name, its doc"),
+        ([durable(tools=[cut_in_a_parameter])], r"Tool 'cut_in_a_parameter' of agent 'support' has '\\ude00' in its"),
     ],
     ids=[
         "none",
@@ -70,6 +86,8 @@ class Tenant(BaseModel):
         "deps-or",
         "deps-list",
         "no-list",
+        "tool-text",
+        "parameter-text",
     ],
 )
 def test_an_app_that_cannot_work_is_refused_in_one_line(agents: Any, message: str) -> None:
