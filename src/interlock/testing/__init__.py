@@ -75,5 +75,6 @@ async def eventually(ask: Callable[[], Any], *, within_seconds: float = 20, ever
         answer = await ask()
         if answer:
             return answer
-        assert asyncio.get_running_loop().time() < deadline, f"{ask.__qualname__} did not come true in time"
+        name = getattr(ask, "__qualname__", None) or repr(ask)
+        assert asyncio.get_running_loop().time() < deadline, f"{name} did not come true in time"
         await asyncio.sleep(every_seconds)
