@@ -233,6 +233,8 @@ def test_a_mask_that_the_model_wrote_itself_is_just_text() -> None:
         ({"to": {"name": "Ann", "tags": ["a", 1.5]}}, "refund: to {name Ann, tags [a, 1.50]}"),
         ({"text": "two\nlines\r\n\tand   more\u2028end"}, "refund: text two lines and more end"),
         ({"a\nb": 1}, "refund: a b 1"),
+        ({"order": "A-1001", "note": ""}, 'refund: order A-1001, note ""'),
+        ({"note": " \n", "tags": [""]}, 'refund: note "", tags [""]'),
         ({"to": {"a\nb": 1}}, "refund: to {a b 1}"),
         ({"note": "Größe 寸法 \N{PARTY POPPER}"}, "refund: note Größe 寸法 \N{PARTY POPPER}"),
         ({"text": "x" * 61}, f"refund: text {'x' * 59}…"),

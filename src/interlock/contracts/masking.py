@@ -110,5 +110,5 @@ def _short(value: Json) -> str:
         return f"{{{', '.join(f'{key} {_short(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(_short(item) for item in value)}]"
-    text = " ".join(str(value).split())
+    text = " ".join(str(value).split()) or '""'
     return text if len(text) <= 60 else f"{text[:59]}…"
