@@ -1,6 +1,7 @@
 """The client: starts runs, finds them again, and shows what all of them wait for."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -43,6 +44,7 @@ from interlock.tracing import interceptors
 from interlock.watchdog import RunTrouble, Watchdog
 
 _DEFAULT_ADDRESS = "localhost:7233"
+_TLS = "TEMPORAL_TLS"
 _UNFIT = (names.UNKNOWN_AGENT, names.INVALID_INPUT)
 
 
@@ -81,12 +83,20 @@ class Client:
         a tracer provider.
         Raises UnavailableError when no server answers, MisconfiguredError when the configuration is not readable.
         """
+        # Temporal takes any other word for true, "no" and "off" too.
+        if (tls := os.environ.get(_TLS)) is not None and tls.lower() not in ("true", "false", "1", "0"):
+            raise MisconfiguredError(f"{_TLS} is {tls!r}. It is true or false; leave it out for the default.")
         try:
             config = dict(ClientConfig.load_client_connect_config())
         except Exception as error:
             raise MisconfiguredError(f"Temporal's client configuration cannot be read: {error}") from error
         target = address or str(config.pop("target_host", None) or _DEFAULT_ADDRESS)
         config.pop("target_host", None)
+        if "://" in target:
+            raise MisconfiguredError(
+                f"{target!r} is not the address of a server: it is HOST:PORT without a scheme, such as localhost:7233. "
+                f"{_TLS}=true turns TLS on."
+            )
         if namespace:
             config["namespace"] = namespace
         try:
@@ -97,11 +107,14 @@ class Client:
                 **config,  # type: ignore[arg-type]
             )
         except ValueError as error:
-            raise MisconfiguredError(f"{target!r} is not the address of a server: {error}. It is HOST:PORT.") from error
+            raise MisconfiguredError(
+                f"A connection to {target!r} cannot be made: {error}. The address of a server is HOST:PORT."
+            ) from error
         except RuntimeError as error:
+            over, plain = (" over TLS", f" For one without TLS, set {_TLS}=false.") if config.get("tls") else ("", "")
             raise UnavailableError(
-                f"No Temporal server answers at {target}. Start one with `interlock server start`, "
-                "or set TEMPORAL_ADDRESS to where one is."
+                f"No Temporal server answers at {target}{over}. Start one with `interlock server start`, "
+                f"or set TEMPORAL_ADDRESS to where one is.{plain}"
             ) from error
         return cls(temporal, task_queue=task_queue, stuck_seconds=stuck_seconds)
 

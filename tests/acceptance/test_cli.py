@@ -530,6 +530,8 @@ def test_a_journal_is_read_as_text_as_json_and_as_a_page(program: Program) -> No
     assert "The page is written: journal.html" in both.err
     assert f"<title>Journal of {run}</title>" in (program.folder / "journal.html").read_text()
     assert program("journal", run, "--html", "journal.html").out == ""
+    full = program("journal", run, "--html", "/dev/full", status=1)
+    assert full.error == "error: --html /dev/full cannot be written: No space left on device."
 
 
 def test_the_runs_below_are_in_a_deep_journal(program: Program) -> None:
@@ -630,6 +632,24 @@ def test_without_a_server_the_line_says_which_and_how_to_start_one(program: Prog
     assert said.out == ""
 
 
+@pytest.mark.parametrize(
+    ("tls", "address", "message"),
+    [
+        ("maybe", None, "TEMPORAL_TLS is 'maybe'. It is true or false"),
+        ("true", None, "over TLS. Start one with `interlock server start`, or set TEMPORAL_ADDRESS to where one is. "),
+        ("false", "http://localhost:7233", "it is HOST:PORT without a scheme, such as localhost:7233"),
+    ],
+)
+def test_a_server_that_is_addressed_wrongly_is_told_in_one_line(
+    program: Program, tls: str, address: str | None, message: str
+) -> None:
+    wrong = program.at(address or program.environment["TEMPORAL_ADDRESS"], TEMPORAL_TLS=tls)
+    said = wrong("runs", "list", status=1)
+
+    assert message in said.error
+    assert said.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("verb", ["show", "wait", "watch", "cancel"])
 def test_an_unknown_run_is_refused(program: Program, verb: str) -> None:
     assert "There is no run 'nowhere'" in program("runs", verb, "nowhere", status=1).error
@@ -640,7 +660,9 @@ def test_a_namespace_that_is_not_there_is_named(program: Program) -> None:
 
     assert "Namespace elsewhere is not found" in elsewhere("runs", "list", status=1).error
     assert "Namespace elsewhere is not found" in elsewhere("runs", "show", "x", status=1).error
-    assert "Namespace elsewhere is not found" in elsewhere("doctor", status=1).out
+    server = elsewhere.json("doctor", status=1)["checks"][0]
+    assert "not reachable" not in server["found"]
+    assert "Namespace elsewhere is not found" in server["todo"]
 
 
 def test_interrupting_a_wait_ends_it_without_a_traceback_and_the_run_goes_on(program: Program) -> None:

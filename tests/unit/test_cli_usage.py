@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from interlock.cli import main
 
 DECIDE = ["approvals", "decide", "run-1", "1"]
 COMPLETE = ["tools", "complete", "run-1", "1"]
+RETRY = ["runs", "retry", "run-1"]
+FORK = ["runs", "fork", "run-1", "--at", "1"]
 START = ["runs", "start", "support", "--prompt"]
 
 
@@ -36,7 +39,17 @@ START = ["runs", "start", "support", "--prompt"]
         ([*DECIDE, "--approve", "--arguments", "amount=1"], "--arguments is not JSON"),
         ([*DECIDE, "--approve", "--arguments", "[1]"], "--arguments takes a JSON object"),
         ([*DECIDE, "--reject", "--arguments", "{}"], "--arguments goes with --approve"),
-        ([*DECIDE, "--reject", "--reason", "x" * 2_001], "at most 2,000"),
+        ([*DECIDE, "--reject", "--reason", "x" * 2_001], "--reason has 2,001 characters; at most 2,000 are allowed"),
+        (["approvals", "decide", "run-1", "1" * 501, "--approve"], "REQUEST has 501 characters; at most 500"),
+        (["tools", "complete", "run-1", "1" * 501, "--result", "1"], "CALL has 501 characters; at most 500"),
+        (["runs", "show", "x" * 1_001], "ID has 1,001 characters; at most 1,000"),
+        ([*START, "x", "--id", "x" * 1_001], "--id has 1,001 characters; at most 1,000"),
+        (["journal", "run-1", "--run-id", "x" * 1_001], "--run-id has 1,001 characters; at most 1,000"),
+        ([*RETRY, "--reason", "x" * 2_001], "--reason has 2,001 characters; at most 2,000"),
+        ([*RETRY, "--step", "x" * 501], "--step has 501 characters; at most 500"),
+        ([*RETRY, "--new-limits", "[]"], "--new-limits takes a JSON object such as '{\"request_limit\": 80}'"),
+        ([*FORK, "--decision", "reject", "--reason", "x" * 2_001], "--reason has 2,001 characters; at most 2,000"),
+        ([*FORK, "--id", " "], "--id is empty"),
         (COMPLETE, "exactly one of --result and --error; none given"),
         ([*COMPLETE, "--result", "1", "--error", "x"], "exactly one of --result and --error; 2 given"),
         ([*COMPLETE, "--result", "done"], "--result is not JSON"),
@@ -75,6 +88,12 @@ def test_help_shows_the_variables_that_are_read(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert "TEMPORAL_ADDRESS" in said
     assert "INTERLOCK_TASK_QUEUE]" in said
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+
+    assert capsys.readouterr().out == f"interlock {version('interlock')}\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["runs"], ["worker"]], ids=str)

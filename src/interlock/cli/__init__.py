@@ -10,6 +10,7 @@ import typer
 
 from interlock import tracing
 from interlock.cli import approvals, demo, dev, doctor, journal, replay, runs, server, tools, worker
+from interlock.cli._console import emit
 from interlock.cli._errors import WrongUsageError, explain, not_text
 
 __all__ = ["main", "script"]
@@ -92,9 +93,18 @@ def _app() -> typer.Typer:
     return app
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        emit(f"interlock {version('interlock')}")
+        raise typer.Exit
+
+
 def _global_options(
     context: typer.Context,
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show tracebacks, and more of what a worker does."),
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version."),
 ) -> None:
     context.obj.verbose = verbose
 

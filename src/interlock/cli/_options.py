@@ -7,6 +7,11 @@ import typer
 
 from interlock.cli._errors import WrongUsageError
 
+LONGEST_RUN_ID = 1_000  # Temporal takes no longer one.
+LONGEST_REQUEST_ID = 500
+LONGEST_STEP_ID = 500
+LONGEST_REASON = 2_000
+
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="Where the app is: `support:app` is app in support.py.")
 ]
@@ -23,8 +28,15 @@ def not_empty(text: str, option: str, what: str) -> None:
         raise WrongUsageError(f"{option} is empty. Give {what}.")
 
 
+def at_most(text: str, option: str, characters: int) -> None:
+    """Raise WrongUsageError when the text is longer than what is kept of it."""
+    if len(text) > characters:
+        raise WrongUsageError(f"{option} has {len(text):,} characters; at most {characters:,} are allowed.")
+
+
 def _run_id(text: str) -> str:
     not_empty(text, "ID", "the run, as `interlock runs list` shows it")
+    at_most(text, "ID", LONGEST_RUN_ID)
     return text
 
 
@@ -41,11 +53,11 @@ def json_value(text: str, option: str) -> Any:
         raise WrongUsageError(f"{option} is not JSON: {error}. Quote it for the shell: {option} '...'.") from error
 
 
-def json_object(text: str, option: str) -> dict[str, Any]:
-    """What an option's JSON object says. Raises WrongUsageError when it is no object."""
+def json_object(text: str, option: str, *, such_as: str = '{"amount": 10}') -> dict[str, Any]:
+    """What an option's JSON object says. Raises WrongUsageError, with an example, when it is no object."""
     value = json_value(text, option)
     if not isinstance(value, dict):
-        raise WrongUsageError(f"{option} takes a JSON object such as '{{\"amount\": 10}}', not {text[:60]!r}.")
+        raise WrongUsageError(f"{option} takes a JSON object such as '{such_as}', not {text[:60]!r}.")
     return value
 
 

@@ -8,7 +8,16 @@ import typer
 from interlock.cli._connect import connect, find
 from interlock.cli._console import emit, emit_json, err, plain, say, show
 from interlock.cli._errors import WrongUsageError
-from interlock.cli._options import AsJson, RunId, exactly_one, json_object, json_value
+from interlock.cli._options import (
+    LONGEST_REASON,
+    LONGEST_REQUEST_ID,
+    AsJson,
+    RunId,
+    at_most,
+    exactly_one,
+    json_object,
+    json_value,
+)
 from interlock.cli._requests import request_document, request_text, requests_table
 
 if TYPE_CHECKING:
@@ -78,8 +87,8 @@ def decide(
     value = json_value(result, "--result") if result is not None else None
     if result is not None and verdict != "happened":
         raise WrongUsageError("--result goes with --happened.")
-    if len(reason) > _LONGEST_REASON:
-        raise WrongUsageError(f"--reason has {len(reason):,} characters; at most {_LONGEST_REASON:,} are kept.")
+    at_most(request, "REQUEST", LONGEST_REQUEST_ID)
+    at_most(reason, "--reason", LONGEST_REASON)
 
     async def work() -> int:
         found = await find(id)
@@ -125,7 +134,5 @@ def print_receipt(receipt: "Receipt", asked: "list[ApprovalRequest]", *, as_json
     else:
         emit(plain(f"{receipt.outcome}: {tool}, request {receipt.request_id} of run {receipt.workflow_id}"))
 
-
-_LONGEST_REASON = 2_000
 
 COMMANDS = {"list": list_requests, "decide": decide}

@@ -17,7 +17,7 @@ from interlock.cli._versions_check import versions_checks
 from interlock.cli._watchdog import look_at_runs, show_troubles
 from interlock.cli.worker import add_attribute
 from interlock.contracts import names
-from interlock.contracts.errors import InterlockError, MisconfiguredError
+from interlock.contracts.errors import InterlockError, MisconfiguredError, UnavailableError
 
 if TYPE_CHECKING:
     from interlock.app import Interlock
@@ -101,31 +101,27 @@ def _load(target: str) -> "tuple[Interlock | None, list[Check]]":
 async def _all(
     task_queue: str | None, app: list[Check], *, runs: bool
 ) -> "tuple[list[Check], list[RunTrouble] | None]":
-    troubles: list[RunTrouble] | None = None
     try:
         client = await connect(task_queue)
-        checks = [check async for check in _server(client)]
-        if runs and checks[0].ok:
-            troubles = await look_at_runs(client)
-        reachable = True
     except InterlockError as error:
-        checks = [Check("server", ok=False, found="not reachable", todo=str(error))]
-        reachable = False
-    return [*checks, _binary(needed=not reachable), *app], troubles
+        found = "not reachable" if isinstance(error, UnavailableError) else "not asked"
+        return [Check("server", ok=False, found=found, todo=str(error)), _binary(needed=True), *app], None
+    checks = [check async for check in _server(client)]
+    troubles = await look_at_runs(client) if runs and checks[0].ok else None
+    return [*checks, _binary(needed=False), *app], troubles
 
 
 async def _server(client: "Client") -> AsyncIterator[Check]:
-    from temporalio.service import RPCError
-
+    from interlock._rpc import server_errors
     from interlock._versions import workers_of
 
     where = f"{client.temporal.service_client.config.target_host}, namespace {client.temporal.namespace}"
     try:
         missing = await client.missing_attributes()
-        workers = await workers_of(client)
-    except RPCError as error:
-        todo = f"{error.message} Set TEMPORAL_NAMESPACE to one that is there, or create it."
-        yield Check("server", ok=False, found=where, todo=todo)
+        with server_errors(""):
+            workers = await workers_of(client)
+    except InterlockError as error:
+        yield Check("server", ok=False, found=where, todo=str(error))
         return
     yield Check("server", ok=True, found=where)
     for name in missing:

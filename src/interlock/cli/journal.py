@@ -9,7 +9,8 @@ import typer
 from interlock.cli._connect import connect
 from interlock.cli._console import emit_json, say
 from interlock.cli._errors import WrongUsageError
-from interlock.cli._options import AsJson, RunId
+from interlock.cli._options import LONGEST_RUN_ID, AsJson, RunId, at_most
+from interlock.contracts.errors import MisconfiguredError
 
 
 def journal(
@@ -39,12 +40,18 @@ def journal(
     if html is not None and not html.absolute().parent.is_dir():
         raise WrongUsageError(f"--html {html}: there is no folder {html.absolute().parent}. Make it first.")
 
+    if run_id is not None:
+        at_most(run_id, "--run-id", LONGEST_RUN_ID)
+
     async def work() -> int:
         found = await (await connect()).journal(id, run_id=run_id, deep=deep)
         if html is not None:
             from interlock.journal.html import page
 
-            html.write_text(page(found), encoding="utf-8")
+            try:
+                html.write_text(page(found), encoding="utf-8")
+            except OSError as error:
+                raise MisconfiguredError(f"--html {html} cannot be written: {error.strerror}.") from error
             say(f"The page is written: {html}")
         if as_json:
             emit_json(found.model_dump(mode="json"))

@@ -8,7 +8,18 @@ import typer
 from interlock.cli._connect import Found, connect, find
 from interlock.cli._console import emit, emit_json, err, plain, say, show
 from interlock.cli._errors import WrongUsageError
-from interlock.cli._options import AsJson, RunId, TaskQueue, json_object, json_value, not_empty
+from interlock.cli._options import (
+    LONGEST_REASON,
+    LONGEST_RUN_ID,
+    LONGEST_STEP_ID,
+    AsJson,
+    RunId,
+    TaskQueue,
+    at_most,
+    json_object,
+    json_value,
+    not_empty,
+)
 from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
@@ -42,6 +53,7 @@ def start(
     not_empty(prompt, "--prompt", "what the agent is to do")
     if id is not None:
         not_empty(id, "--id", "the run a name, or leave it out")
+        at_most(id, "--id", LONGEST_RUN_ID)
     given = json_value(deps, "--deps") if deps is not None else None
 
     async def work() -> int:
@@ -154,7 +166,11 @@ def retry(
       interlock runs retry ticket-7
       interlock runs retry ticket-7 --new-limits '{"request_limit": 80}' --wait
     """
-    limits = json_object(new_limits, "--new-limits") if new_limits is not None else None
+    limits = (
+        json_object(new_limits, "--new-limits", such_as='{"request_limit": 80}') if new_limits is not None else None
+    )
+    at_most(step, "--step", LONGEST_STEP_ID)
+    at_most(reason, "--reason", LONGEST_REASON)
 
     async def work() -> int:
         found = await find(id)
@@ -210,6 +226,10 @@ def fork(
         raise WrongUsageError(f"--decision is approve or reject, not {decision!r}.")
     if (arguments is not None or reason) and decision is None:
         raise WrongUsageError("--arguments and --reason go with --decision.")
+    at_most(reason, "--reason", LONGEST_REASON)
+    if new_id is not None:
+        not_empty(new_id, "--id", "the run a name, or leave it out")
+        at_most(new_id, "--id", LONGEST_RUN_ID)
     edited = json_object(arguments, "--arguments") if arguments is not None else None
     value = json_value(result, "--result") if result is not None else None
 

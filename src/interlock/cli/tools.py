@@ -7,7 +7,7 @@ import typer
 
 from interlock.cli._connect import find
 from interlock.cli._errors import WrongUsageError
-from interlock.cli._options import AsJson, RunId, exactly_one, json_value
+from interlock.cli._options import LONGEST_REQUEST_ID, AsJson, RunId, at_most, exactly_one, json_value
 from interlock.cli.approvals import UNSEEN, print_receipt
 
 _LONGEST_ERROR = 10_000
@@ -27,6 +27,7 @@ def complete(
       interlock tools complete ticket-7 2 --result '{"delivered": true}'
       interlock tools complete ticket-7 2 --error "The warehouse does not answer."
     """
+    at_most(call, "CALL", LONGEST_REQUEST_ID)
     exactly_one(result=result is not None, error=error is not None)
     value = json_value(result, "--result") if result is not None else None
     if error is not None and not 0 < len(error.strip()) <= len(error) <= _LONGEST_ERROR:
