@@ -6,6 +6,7 @@ import logging
 import shlex
 import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -206,3 +207,25 @@ def test_a_log_line_carries_its_facts_and_no_traceback(
 
     said = capsys.readouterr().err
     assert said.endswith("WARNING tool.blocked tool=refund (ValueError: a b)\n")
+
+
+def test_a_question_that_a_run_cannot_answer_is_one_short_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = 'Failure { failure: Some(Failure { message: "[TMPRL1100] not \\"a\\"", source: "" }) }'
+    log = SimpleNamespace(message="Failing legacy query request", fields={"run_id": "r1", "failure": failure})
+    core = logging.getLogger("temporalio.core")
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = logging.root.level, core.level
+    try:
+        log_to_stderr(verbose=False)
+        for fields in (log.fields, dict(reversed(log.fields.items()))):
+            log.fields = fields
+            core.warning("%s %s", log.message, log.fields, extra={"temporal_log": log})
+    finally:
+        logging.root.setLevel(before[0])
+        core.setLevel(before[1])
+
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.endswith(' WARNING Failing legacy query request failure=[TMPRL1100] not "a" run_id=r1\n')
