@@ -130,6 +130,43 @@ async def with_run_below() -> Journal:
     return journal.model_copy(update={"sub_runs": (link.model_copy(update={"journal": child}),)})
 
 
+def tiles(journal: Journal) -> dict[str, str]:
+    found = re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", page(journal).partition("<section")[0])
+    return dict(found)
+
+
+async def test_the_sums_of_a_deep_journal_are_those_of_all_its_runs(printed: "Printed") -> None:
+    alone, deep = await journal_of("completed-sub-run"), await with_run_below()
+
+    assert tiles(deep).items() >= {"model calls": "4", "tool calls": "2", "calls asked about": "1"}.items()
+    assert "model calls below" not in tiles(deep)
+    assert tiles(deep)["waited for people"] == "143 ms"
+    assert tiles(alone).items() >= {"model calls": "2", "model calls below": "2", "tool calls": "1"}.items()
+    assert "calls asked about" not in tiles(alone)
+    assert tiles(deep)["tokens in"] == tiles(alone)["tokens in"]
+    assert printed(deep, 200)[-1].startswith("4 model calls, ")
+    assert "1 wait for a person (143 ms)" in printed(deep, 200)[-1]
+    assert printed(alone, 200)[-1].startswith("2 model calls and 2 in runs below, ")
+
+
+async def test_a_stuck_step_ends_on_the_page_when_it_ends() -> None:
+    still, over = page(await journal_of("open-stuck")), page(await journal_of("completed-retried"))
+
+    assert 'class="bar wait wait-end"' in still
+    assert 'class="bar wait bad-end"' not in still
+    assert 'class="bar wait bad-end"' in over
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_where_there_is_little_room_every_second_label_is_left_of_each_axis(name: str) -> None:
+    for axis in re.findall(r'<div class="labels.*?</div></div>', page(await journal_of(name))):
+        labels = re.findall(r'<b(?: class="(\w+)")? style=[^>]*>', axis)
+        ticks = [label for label in labels if label != "pause"]
+
+        assert ticks == ["second" if number % 2 else "" for number in range(len(ticks))]
+        assert ticks
+
+
 def test_markup_escapes_whatever_is_no_markup() -> None:
     made = el("p", "<b>", el("i", "&"), None, "", title='"><script>', hidden=True, class_=None)
 
@@ -306,7 +343,7 @@ async def test_a_run_below_has_its_steps_under_the_one_that_started_it(printed: 
     lines = printed(await with_run_below(), 120)
     places = [line.split()[0] for line in lines if " tool " in line or " model " in line]
 
-    assert places[:7] == ["1", "2", "2.1", "2.3", "2.4", "3", "2"]
+    assert places[:6] == ["1", "2", "2.1", "2.3", "2.4", "3"]
     assert any("↳ payer" in line for line in lines)
     assert "    approved by ann after 143 ms; ran as step 2.3: returned" in lines
 

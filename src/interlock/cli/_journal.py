@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from interlock.cli._console import line, out
 from interlock.cli._format import status_text, table
+from interlock.journal._totals import unread_model_calls, with_runs_below
 from interlock.journal._words import came_of, ending, settled, short, span, subject, title, tokens, tone, totals_line
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def print_journal(journal: Journal) -> None:
         console.print(_table(rows, console.width))
     for text in _after(journal, "", ""):
         console.print(text, soft_wrap=True)
-    console.print(_line(f"\n{totals_line(journal.totals)}", "dim"), soft_wrap=True)
+    sums = totals_line(with_runs_below(journal), unread_model_calls(journal))
+    console.print(_line(f"\n{sums}", "dim"), soft_wrap=True)
     if journal.error:
         console.print(_line(journal.error, "red"), soft_wrap=True)
 

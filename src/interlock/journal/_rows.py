@@ -180,7 +180,7 @@ class _Lines:
             title=f"stuck: {stuck.label}",
             note=stuck.outcome.replace("_", " "),
             tone="bad",
-            bars=(Bar(stuck.since, until, "wait bad-end"),),
+            bars=(Bar(stuck.since, until, "wait bad-end" if stuck.until else "wait wait-end"),),
             when=self._offset(stuck.since),
             took=words.span((until - stuck.since).total_seconds()),
             depth=self.depth,

@@ -137,11 +137,10 @@ def came_of(request: Request, journal: Journal, above: str = "") -> str:
     return "; ".join(f"ran as step {above}{step.position}: {ending(step)}" for step in steps)
 
 
-def totals_line(totals: Totals) -> str:
-    """The sums in one line."""
-    below = totals.usage.requests - totals.model_calls
+def totals_line(totals: Totals, unread: int) -> str:
+    """The sums in one line. unread: the model calls of runs below that are not among them."""
     parts = [
-        counted(totals.model_calls, "model call") + (f" and {below} in runs below" if below > 0 else ""),
+        counted(totals.model_calls, "model call") + (f" and {unread} in runs below" if unread else ""),
         f"{totals.usage.input_tokens:,} tokens in, {totals.usage.output_tokens:,} out",
         counted(totals.tool_calls, "tool call"),
         *([counted(totals.retries, "attempt") + " more"] if totals.retries else []),

@@ -8,6 +8,7 @@ from interlock.journal import _words as words
 from interlock.journal._markup import Markup, el, escaped, join
 from interlock.journal._rows import Row, rows_of
 from interlock.journal._scale import Scale, short_scale, true_scale
+from interlock.journal._totals import unread_model_calls, with_runs_below
 from interlock.journal.model import Answer, Journal, Request
 
 # Nothing may run and nothing may be loaded, even if something slipped through the escaping.
@@ -76,11 +77,14 @@ def _header(journal: Journal) -> Markup:
 
 
 def _tiles(journal: Journal) -> Iterator[tuple[str, str]]:
-    sums, used = journal.totals, journal.totals.usage
+    sums, unread = with_runs_below(journal), unread_model_calls(journal)
+    used = sums.usage
     yield ("took" if journal.ended_at else "so far"), words.span(sums.elapsed_seconds)
-    if sums.people or journal.stuck:
+    if sums.people or sums.waited_seconds:
         yield "waited for people", words.span(sums.waited_seconds)
-    yield "model calls", f"{max(used.requests, sums.model_calls):,}"
+    yield "model calls", f"{max(used.requests - unread, sums.model_calls):,}"
+    if unread:
+        yield "model calls below", f"{unread:,}"
     yield "tokens in", f"{used.input_tokens:,}"
     yield "tokens out", f"{used.output_tokens:,}"
     yield "tool calls", f"{sums.tool_calls:,}"
@@ -109,6 +113,8 @@ def _timeline(journal: Journal, rows: Sequence[Row]) -> Markup:
             "div",
             _axis(short, "short"),
             _axis(true, "true") if cut else None,
+            _labels(short, "short"),
+            _labels(true, "true") if cut else None,
             *(_row(row, short, true if cut else None) for row in rows),
             class_="timeline",
         ),
@@ -132,15 +138,22 @@ def _axis(scale: Scale, name: str) -> Markup:
     parts: list[Markup] = []
     for cut in scale.cuts:
         place = f"--a:{cut.place:.3f};--b:{cut.width:.3f}"
-        parts.append(el("i", el("b", words.span(cut.lasted.total_seconds())), class_="cut", style=place))
-    for tick in scale.ticks():
-        label = (
-            el("b", words.span(tick.passed.total_seconds()) if tick.passed else "0")
-            if tick.passed is not None
-            else None
-        )
-        parts.append(el("i", label, class_="tick", style=f"--a:{tick.place:.3f}"))
+        parts.append(el("i", class_="cut", style=place))
+    parts += [el("i", class_="tick", style=f"--a:{tick.place:.3f}") for tick in scale.ticks()]
     return el("div", el("div", *parts), class_=f"axis {name}", aria_hidden="true")
+
+
+def _labels(scale: Scale, name: str) -> Markup:
+    """The labels of the axis, which stay in view. Where there is little room only every second one is shown."""
+    parts: list[Markup] = []
+    for cut in scale.cuts:
+        place = f"--a:{cut.place:.3f};--b:{cut.width:.3f}"
+        parts.append(el("b", words.span(cut.lasted.total_seconds()), class_="pause", style=place))
+    labelled = [tick for tick in scale.ticks() if tick.passed is not None]
+    for number, tick in enumerate(labelled):
+        text = words.span(tick.passed.total_seconds()) if tick.passed else "0"
+        parts.append(el("b", text, class_="second" if number % 2 else None, style=f"--a:{tick.place:.3f}"))
+    return el("div", el("div", *parts), class_=f"labels {name}", aria_hidden="true")
 
 
 def _row(row: Row, short: Scale, true: Scale | None) -> Markup:
@@ -184,7 +197,7 @@ def _side(begin: float, end: float, text: str) -> str:
         return "inside"
     if end + width < 99:
         return "after"
-    return "before" if begin > width + 1 else "inside"
+    return "before" if begin > min(width + 1, 100 - begin) else "inside"
 
 
 def _place(since: datetime, until: datetime, short: Scale, true: Scale | None) -> str:
