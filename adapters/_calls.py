@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import TypeVar
 
@@ -25,6 +26,13 @@ from interlock.contracts.ports import ActivityPlan, FailedStep, Gate, GatedCall,
 from interlock.retries import Retries
 
 T = TypeVar("T")
+
+HEARTBEAT_TIMEOUT = timedelta(seconds=8)
+"""After how long without a sign of life a worker's activity is taken for lost."""
+
+OPEN_END = timedelta(days=365)
+"""The server's limit on one attempt. An attempt's own time is limited by the worker, which does not count the time
+that a tool waits for an agent it has started: that agent may wait for a person for weeks."""
 
 
 @dataclass(kw_only=True)

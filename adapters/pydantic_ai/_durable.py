@@ -2,7 +2,6 @@
 
 import dataclasses
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any
 
 from pydantic_ai import RunContext
@@ -20,19 +19,12 @@ from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from interlock.adapters._calls import HistoryIsLongError, current_ticket, planned
+from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, current_ticket, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
 from interlock.contracts import names
-
-HEARTBEAT_TIMEOUT = timedelta(seconds=8)
-"""After how long without a sign of life a worker's activity is taken for lost."""
-
-OPEN_END = timedelta(days=365)
-"""The server's limit on one attempt. An attempt's own time is limited by the worker, which does not count the time
-that a tool waits for an agent it has started: that agent may wait for a person for weeks."""
 
 
 class Durable(TemporalDurability[Any]):

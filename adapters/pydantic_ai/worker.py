@@ -24,7 +24,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from interlock._failures import failure_of
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
-from interlock.adapters.pydantic_ai._durable import OPEN_END, Durable
+from interlock.adapters.pydantic_ai._durable import Durable
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
@@ -243,4 +243,4 @@ def _definition(durable: Durable, toolset: str, tool: str) -> Any:
     return repr(getattr(client, "transport", type(source).__name__))
 
 
-__all__ = ["OPEN_END", "PydanticAIAdapter", "SubRunFailedError"]
+__all__ = ["PydanticAIAdapter", "SubRunFailedError"]

@@ -1,6 +1,6 @@
 """The app: the agents that may run, and how."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
@@ -8,8 +8,11 @@ from interlock.contracts.ports import SubRuns
 from interlock.settings import Settings
 
 if TYPE_CHECKING:
-    from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+    from interlock.contracts.ports import Adapter
     from interlock.retries import Retries
+
+
+_FRAMEWORKS = {"pydantic_ai": "pydantic-ai", "agents": "the OpenAI Agents SDK"}
 
 
 class Interlock:
@@ -30,17 +33,30 @@ class Interlock:
         self.agents = _by_name(agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
-    def adapter(self, sub_runs: SubRuns | None = None) -> "PydanticAIAdapter":
+    def adapter(self, sub_runs: SubRuns | None = None) -> "Adapter":
         """What a worker needs of the agents' framework. sub_runs: starts runs for agents that tools run;
         only a worker needs it."""
+        framework = _framework(next(iter(self.agents.values())))
         try:
-            from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+            make = _openai_agents() if framework == "agents" else _pydantic_ai()
         except ModuleNotFoundError as error:
+            extra = "openai-agents" if framework == "agents" else "pydantic-ai"
             raise MisconfiguredError(
-                f'Running agents of pydantic-ai needs {error.name!r}: pip install "interlock[pydantic-ai]".'
+                f'Running agents of {_FRAMEWORKS[framework]} needs {error.name!r}: pip install "interlock[{extra}]".'
             ) from error
+        return make(self.agents, self.retries, sub_runs)
 
-        return PydanticAIAdapter(self.agents, self.retries, sub_runs)
+
+def _pydantic_ai() -> Callable[..., "Adapter"]:
+    from interlock.contracts.ports import Adapter
+
+    return PydanticAIAdapter
+
+
+def _openai_agents() -> Callable[..., "Adapter"]:
+    from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
+
+    return OpenAIAgentsAdapter
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
@@ -50,11 +66,14 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
     if not agents:
         raise MisconfiguredError("Interlock(agents=[]) has no agents. Give it at least one.")
     for agent in agents:
-        root = type(agent).__module__.partition(".")[0]
-        if root != "pydantic_ai" or not hasattr(agent, "deps_type"):
+        if not _is_agent(agent):
             raise MisconfiguredError(
                 f"{type(agent).__module__}.{type(agent).__name__} is not an agent that Interlock can run. "
-                "Give it agents of pydantic-ai."
+                f"Give it agents of {' or '.join(_FRAMEWORKS.values())}."
+            )
+        if _framework(agent) != _framework(agents[0]):
+            raise MisconfiguredError(
+                "The agents of one app are of one framework. Make an app for each, with a task queue of its own."
             )
         if not agent.name:
             raise MisconfiguredError('An agent has no name. Give it one where it is made: Agent(..., name="support").')
@@ -62,3 +81,12 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
             raise MisconfiguredError(f"Two agents have the name {agent.name!r}. Give each a name of its own.")
         named[agent.name] = agent
     return named
+
+
+def _framework(agent: object) -> str:
+    return type(agent).__module__.partition(".")[0]
+
+
+def _is_agent(agent: object) -> bool:
+    marks = {"pydantic_ai": "deps_type", "agents": "handoffs"}
+    return hasattr(agent, marks.get(_framework(agent), " "))

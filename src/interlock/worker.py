@@ -20,11 +20,12 @@ from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
 from interlock.activities.record import record_verdict
-from interlock.adapters.pydantic_ai.worker import OPEN_END, PydanticAIAdapter
+from interlock.adapters._calls import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
+from interlock.contracts.ports import Adapter
 from interlock.histories import StoredHistories
 from interlock.settings import Settings
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
@@ -150,5 +151,5 @@ def make_replayer(app: Interlock, **overrides: Any) -> Replayer:
     return Replayer(**{**options, **overrides})
 
 
-def _converter(adapter: PydanticAIAdapter) -> DataConverter:
+def _converter(adapter: Adapter) -> DataConverter:
     return DataConverter(payload_converter_class=adapter.payload_converter, failure_converter_class=ToldFailures)

@@ -74,6 +74,7 @@ UNREADABLE_RESULT: Final = "UnreadableResultError"
 RUN_BLOCKED: Final = "BlockedRunError"
 RUN_STALLED: Final = "StalledRunError"
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
+CONTEXT_CONFLICT: Final = "ContextConflictError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 
 # Patches: changes of workflow code that runs begun before must not see.
@@ -92,3 +93,13 @@ def judge_activity(agent: str) -> str:
 def sub_runs_place(key: str) -> str:
     """What the workflow ids of the runs that a tool call has started have in common. key: of the call."""
     return f"-{key[:16]}-"
+
+
+def model_activity(agent: str) -> str:
+    """The activity that asks the model of `agent`, of the OpenAI Agents SDK."""
+    return f"agent__{agent}__model_request"
+
+
+def tool_activity(agent: str) -> str:
+    """The activity that runs a tool of `agent`, of the OpenAI Agents SDK."""
+    return f"agent__{agent}__call_tool"

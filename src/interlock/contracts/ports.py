@@ -175,6 +175,24 @@ class Histories(Protocol):
 Runners = Mapping[str, AgentRunner]
 
 
+class Adapter(ToolCatalog, Protocol):
+    """What a worker needs of the framework that its agents are written with.
+
+    runners: by the agents' names. activities, child_workflows, interceptor: for the worker. payload_converter: how the
+    framework's values are written and read.
+    """
+
+    runners: Runners
+    activities: list[Callable[..., Any]]
+    child_workflows: list[type]
+    payload_converter: type
+
+    @property
+    def interceptor(self) -> Any:
+        """The interceptor of the worker's activities."""
+        ...
+
+
 @dataclass(frozen=True)
 class ActivityPlan:
     """How the activities that are started in this context are shown and retried.

@@ -1,0 +1,55 @@
+"""Agents as they run in the workflow: copies whose models, tools and handoffs are steps of the run."""
+
+import dataclasses
+from typing import Any
+
+from agents import Agent, FunctionTool, Handoff, Tool
+
+from interlock.adapters.openai_agents._callbacks import recorded
+from interlock.adapters.openai_agents._graph import agent_of_handoff
+from interlock.adapters.openai_agents._model import RecordedModel
+from interlock.adapters.openai_agents._scope import Scope
+from interlock.adapters.openai_agents._tools import durable_tool
+
+INSTANCE = "interlock:instance"
+"""The model name that stands for the agent's own model object, which only the worker has."""
+
+
+def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
+    """The copy of an agent that runs in the scope, with copies of all that it hands over to."""
+    if agent.name in scope.durable:
+        return scope.durable[agent.name]
+    if isinstance(agent.model, RecordedModel):
+        return agent
+    made = dataclasses.replace(agent)
+    scope.durable[agent.name] = made  # Before its handoffs: they may lead back to it.
+    made.model = RecordedModel(agent, scope.model or _model_name(agent))
+    made.tools = [_durable_tool(agent, tool) for tool in agent.tools]
+    made.handoffs = [_durable_handoff(scope, agent, one) for one in agent.handoffs]
+    recorded.apply(made, agent)
+    return made
+
+
+def _model_name(agent: Agent[Any]) -> str | None:
+    return agent.model if agent.model is None or isinstance(agent.model, str) else INSTANCE
+
+
+def _durable_tool(agent: Agent[Any], tool: Tool) -> Tool:
+    return durable_tool(agent, tool) if isinstance(tool, FunctionTool) else tool
+
+
+def _durable_handoff(scope: Scope, agent: Agent[Any], one: Agent[Any] | Handoff[Any, Any]) -> Any:
+    if isinstance(one, Agent):
+        return durable(scope, one)
+    target = agent_of_handoff(one)
+    assert target, "A handoff without an agent is refused when the app is made."
+
+    async def on_invoke(ctx: Any, arguments: str) -> Agent[Any]:
+        await recorded.handoff(agent, one, ctx, arguments)
+        return durable(scope, target)
+
+    return dataclasses.replace(
+        one,
+        on_invoke_handoff=on_invoke,
+        is_enabled=recorded.enabled(agent, f"handoff:{one.tool_name}", one.is_enabled),
+    )

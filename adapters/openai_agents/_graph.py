@@ -1,0 +1,93 @@
+"""The agents that an app's agents can reach, and what of them cannot be run durably."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from agents import (
+    Agent,
+    CodeInterpreterTool,
+    FileSearchTool,
+    FunctionTool,
+    Handoff,
+    HostedMCPTool,
+    ImageGenerationTool,
+    WebSearchTool,
+)
+from agents.sandbox import SandboxAgent
+from agents.tool import ToolSearchTool
+
+from interlock.contracts.errors import MisconfiguredError
+
+HOSTED = (
+    CodeInterpreterTool,
+    FileSearchTool,
+    HostedMCPTool,
+    ImageGenerationTool,
+    ToolSearchTool,
+    WebSearchTool,
+)
+"""Tools that the provider runs as part of its answer: they are in the model call's step."""
+
+
+def graph_of(agents: Mapping[str, Agent[Any]]) -> dict[str, Agent[Any]]:
+    """All agents that these reach by handoffs and as tools, by name, themselves included.
+
+    Raises MisconfiguredError for what cannot be run durably, or cannot be told apart by its name.
+    """
+    found: dict[str, Agent[Any]] = {}
+    waiting = list(agents.values())
+    while waiting:
+        agent = waiting.pop()
+        known = found.setdefault(agent.name, agent)
+        if known is not agent:
+            raise MisconfiguredError(f"Two agents have the name {agent.name!r}. Give each a name of its own.")
+        waiting += [other for other in _reached(agent) if found.get(other.name) is not other]
+    for agent in found.values():
+        _check(agent)
+    return found
+
+
+def function_tools(agent: Agent[Any]) -> dict[str, FunctionTool]:
+    """The agent's function tools by the names that the model knows them under."""
+    return {tool.qualified_name: tool for tool in agent.tools if isinstance(tool, FunctionTool)}
+
+
+def agent_of_tool(tool: FunctionTool) -> Agent[Any] | None:
+    """The agent that `Agent.as_tool` made the tool of."""
+    return tool._agent_instance if tool._is_agent_tool else None
+
+
+def agent_of_handoff(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
+    """The agent that `handoff()` hands over to; None for a handoff that was made by hand."""
+    agent: Agent[Any] | None = handoff._agent_ref() if handoff._agent_ref is not None else None
+    return agent
+
+
+def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool) and (inner := agent_of_tool(tool)) is not None:
+            yield inner
+    for one in agent.handoffs:
+        target = one if isinstance(one, Agent) else agent_of_handoff(one)
+        if target is None:
+            raise MisconfiguredError(
+                f"Handoff {one.tool_name!r} of agent {agent.name!r} does not say which agent it hands over to. "
+                "Make it with `handoff(agent)`."
+            )
+        yield target
+
+
+def _check(agent: Agent[Any]) -> None:
+    if isinstance(agent, SandboxAgent):
+        raise MisconfiguredError(f"Agent {agent.name!r} is a SandboxAgent: its sandbox would be lost with its worker.")
+    names: set[str] = set()
+    for tool in agent.tools:
+        name = tool.qualified_name if isinstance(tool, FunctionTool) else tool.name
+        if not isinstance(tool, (FunctionTool, *HOSTED)) or getattr(tool, "_is_codex_tool", False):
+            raise MisconfiguredError(
+                f"Tool {name!r} of agent {agent.name!r} is a {type(tool).__name__}, which works on the machine of its "
+                "worker and cannot go on after that is lost. Make it a function tool, or use a hosted one."
+            )
+        if isinstance(tool, FunctionTool) and name in names:
+            raise MisconfiguredError(f"Agent {agent.name!r} has two tools named {name!r}. Give each a name of its own.")
+        names.add(name)

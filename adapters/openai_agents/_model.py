@@ -1,0 +1,158 @@
+"""Calls to models, as activities."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from agents import (
+    Agent,
+    AgentOutputSchemaBase,
+    Handoff,
+    ModelResponse,
+    ModelSettings,
+    ModelTracing,
+    Tool,
+    TResponseInputItem,
+)
+from agents.items import TResponseStreamEvent
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
+from openai.types.responses.response_prompt_param import ResponsePromptParam
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.openai_agents import ModelActivityParameters
+from temporalio.openai_agents._invoke_model_activity import ActivityModelInput
+from temporalio.openai_agents._temporal_model_stub import _TemporalModelStub
+from temporalio.workflow import ActivityCancellationType
+
+from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, planned, shielded
+from interlock.adapters.openai_agents._scope import Asked, Scope, current_scope
+from interlock.contracts import names
+from interlock.contracts.payloads import Json
+from interlock.contracts.ports import FailedStep
+
+_PARAMETERS = ModelActivityParameters()
+
+
+class RequestInput(ActivityModelInput, total=False):
+    """The request of the integration, with which run it belongs to."""
+
+    serialized_run_context: dict[str, Json]
+
+
+class RecordedModel(_TemporalModelStub):
+    """The model of one agent: each request is a step of the run that the current code belongs to.
+
+    name: as the worker resolves it; None for the agent's own model object, or the SDK's default.
+    """
+
+    def __init__(self, agent: Agent[Any], name: str | None) -> None:
+        super().__init__(name, model_params=_PARAMETERS, agent=agent)
+        self._agent_name = agent.name
+        self._shown = name or type_of_model(agent)
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[TResponseInputItem],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None,
+        conversation_id: str | None,
+        prompt: ResponsePromptParam | None,
+    ) -> ModelResponse:
+        """See `Model`."""
+        scope = current_scope.get()
+        assert scope, "A recorded model is only used inside a run."
+        scope.asked = Asked(self._agent_name, input, previous_response_id)
+        if scope.is_long():
+            raise HistoryIsLongError
+        request, _ = self._build_activity_input(
+            system_instructions=system_instructions,
+            input=input,
+            model_settings=model_settings,
+            tools=tools,
+            output_schema=output_schema,
+            handoffs=handoffs,
+            tracing=tracing,
+            previous_response_id=previous_response_id,
+            conversation_id=conversation_id,
+            prompt=prompt,
+        )
+        scope.turns += 1
+        told = scope.told(scope.path_to(self._agent_name))
+        response = await self._ask(scope, {**request, "serialized_run_context": told})
+        return scope.placed(response, input)
+
+    async def stream_response(  # type: ignore[override]
+        self, *args: Any, **named: Any
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        """The whole answer as one event: what is streamed is what is recorded."""
+        response = await self.get_response(*args, **named)
+        yield ResponseCompletedEvent(type="response.completed", sequence_number=0, response=_as_event(response))
+
+    async def _ask(self, scope: Scope, request: RequestInput) -> ModelResponse:
+        label = f"model {self._shown}, turn {scope.turns}"
+        while True:
+            try:
+                with planned(label):
+                    handle = workflow.start_activity(
+                        names.model_activity(self._agent_name),
+                        request,
+                        result_type=ModelResponse,
+                        start_to_close_timeout=OPEN_END,
+                        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                        retry_policy=_with_never_retried(scope.retries.model),
+                    )
+                answer: ModelResponse = await shielded(handle)
+                return answer
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                scope.over.append(error)
+                step = f"model of {self._agent_name}, request {scope.turns}"
+                await scope.recovery.wait(FailedStep("model", scope.path_to(self._agent_name), step, error))
+
+
+def type_of_model(agent: Agent[Any]) -> str:
+    """How an agent's model is shown."""
+    if agent.model is None or isinstance(agent.model, str):
+        return agent.model or "default"
+    return str(getattr(agent.model, "model", None) or type(agent.model).__name__)
+
+
+def _with_never_retried(policy: RetryPolicy) -> RetryPolicy:
+    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE, "UserError"]
+    return RetryPolicy(
+        initial_interval=policy.initial_interval,
+        backoff_coefficient=policy.backoff_coefficient,
+        maximum_interval=policy.maximum_interval or timedelta(minutes=5),
+        maximum_attempts=policy.maximum_attempts,
+        non_retryable_error_types=never,
+    )
+
+
+def _as_event(response: ModelResponse) -> Response:
+    used = response.usage
+    return Response(
+        id=response.response_id or "",
+        created_at=0,
+        model="",
+        object="response",
+        output=response.output,
+        tool_choice="auto",
+        tools=[],
+        parallel_tool_calls=True,
+        usage=ResponseUsage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            total_tokens=used.total_tokens,
+            input_tokens_details=used.input_tokens_details,
+            output_tokens_details=used.output_tokens_details,
+        ),
+    )

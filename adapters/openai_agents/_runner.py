@@ -1,0 +1,81 @@
+"""`Runner.run` inside a run: the agent that is run there belongs to it."""
+
+import dataclasses
+from typing import Any
+
+from agents import Agent, AgentsException, RunConfig, UserError
+from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from interlock.adapters.openai_agents._agents import durable
+from interlock.adapters.openai_agents._scope import Scope, current_scope, entered, inner
+
+_LOOP = AgentRunner()
+"""The SDK's own loop."""
+
+
+class InterlockRunner(AgentRunner):
+    """Runs agents that the workflow code of a run runs, such as those behind `Agent.as_tool`, as parts of it.
+
+    Everywhere else it is the runner that was there before.
+    """
+
+    def __init__(self, before: AgentRunner) -> None:
+        self._before = before
+
+    async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        """See `Runner.run`."""
+        scope = current_scope.get() if workflow.in_workflow() else None
+        if scope is None:
+            return await self._before.run(starting_agent, input, **options)
+        _check_session(starting_agent, options)
+        here = inner(scope, starting_agent.name)
+        with entered(here):
+            try:
+                return await in_loop(here, starting_agent, input, **options)
+            except ActivityError as error:
+                # The tool's error function tells the outer model; Temporal's own words say nothing.
+                raise AgentsException(f"Agent {starting_agent.name!r} failed: {error.cause or error}") from error
+
+    def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        """See `Runner.run_sync`."""
+        return self._before.run_sync(starting_agent, input, **options)
+
+    def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
+        """See `Runner.run_streamed`. Inside a run each model answer comes as one event."""
+        scope = current_scope.get() if workflow.in_workflow() else None
+        if scope is None:
+            return self._before.run_streamed(starting_agent, input, **options)
+        _check_session(starting_agent, options)
+        here = inner(scope, starting_agent.name)
+        with entered(here):  # The loop's task takes the context along.
+            agent = durable(here, starting_agent)
+            return _LOOP.run_streamed(agent, input, **_quiet(options))
+
+
+async def in_loop(scope: Scope, agent: Agent[Any], input: Any, **options: Any) -> Any:
+    """Run an agent in the SDK's own loop, with everything of it recorded."""
+    return await _LOOP.run(durable(scope, agent), input, **_quiet(options))
+
+
+def install() -> None:
+    """Have this process's `Runner` know of runs. Outside of a run it does what it did."""
+    before = get_default_agent_runner()
+    if not isinstance(before, InterlockRunner):
+        set_default_agent_runner(InterlockRunner(before))
+
+
+def _quiet(options: dict[str, Any]) -> dict[str, Any]:
+    """The options without the SDK's own tracing, which would tell of each replay again."""
+    config = options.get("run_config") or RunConfig()
+    config = RunConfig(**config) if isinstance(config, dict) else config
+    return {**options, "run_config": dataclasses.replace(config, tracing_disabled=True)}
+
+
+def _check_session(agent: Agent[Any], options: dict[str, Any]) -> None:
+    if options.get("session") is not None:
+        raise UserError(
+            f"Agent {agent.name!r} is a tool with a session of its own, which a replay would read and write again. "
+            "Give it no session."
+        )

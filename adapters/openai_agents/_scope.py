@@ -1,0 +1,123 @@
+"""Which agent run the current workflow code belongs to, and what its activities are told."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents import Agent, ModelResponse, TResponseInputItem, Usage
+from openai.types.responses import ResponseFunctionToolCall
+
+from interlock.adapters._calls import CallScope, current_key, current_ticket, never
+from interlock.adapters.openai_agents._context import Context
+from interlock.contracts.payloads import Json
+from interlock.contracts.payloads import Usage as Used
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The last request to the model of a run's own agents: from here the run can go on.
+
+    agent: by name. previous_response_id: of the answer that the input goes on from, where the provider keeps it.
+    """
+
+    agent: str
+    input: str | list[TResponseInputItem]
+    previous_response_id: str | None
+
+
+@dataclass(kw_only=True)
+class Scope(CallScope):
+    """The run of one agent, and of those it hands over to: the root of the workflow, or an agent that is a tool.
+
+    context: of the whole run. agents: of the graph, by name. durable: the copies of them that run here.
+    model: the run's own model, in place of the agents'. edits: see `CallScope`.
+    places: of the tool calls that the model has made and that have not begun, by call id.
+    asked: see `Asked`. turns: requests to the models of this run so far.
+    """
+
+    context: Context
+    agents: Mapping[str, Agent[Any]]
+    durable: dict[str, Agent[Any]] = field(default_factory=dict)
+    model: str | None = None
+    places: dict[str, tuple[str, str]] = field(default_factory=dict)
+    asked: Asked | None = None
+    turns: int = 0
+
+    def path_to(self, agent: str) -> tuple[str, ...]:
+        """The agents from the root of the workflow to one of this run's."""
+        return self.path if self.path[-1] == agent else (*self.path, agent)
+
+    def placed(self, response: ModelResponse, before: str | list[TResponseInputItem]) -> ModelResponse:
+        """The answer with a call id of its own for every call, so that no two can trade results or rulings.
+
+        Each call gets its place among the run's calls here, in the model's order: whatever guardrails and hooks do
+        before a call begins, and however long they take, its place and its key stay the same.
+        """
+        calls = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
+        seen = {item["call_id"] for item in before if "call_id" in item} if isinstance(before, list) else set()
+        distinct: dict[int, str] = {}
+        for number, call in enumerate(calls, start=1):
+            base = call_id = call.call_id or f"call-{number}"
+            copies = 1
+            while call_id in seen:
+                copies += 1
+                call_id = f"{base}-{copies}"
+            seen.add(call_id)
+            distinct[id(call)] = call_id
+            self.places[call_id] = self.next_call()
+        output = [
+            item.model_copy(update={"call_id": distinct[id(item)]}) if id(item) in distinct else item
+            for item in response.output
+        ]
+        return dataclasses.replace(response, output=output)
+
+    def place_of(self, call_id: str) -> tuple[str, str]:
+        """The place and the idempotency key of a call that begins."""
+        return self.places.pop(call_id, None) or self.next_call()
+
+    def told(self, path: Sequence[str], call_id: str = "") -> dict[str, Json]:
+        """What an activity is told of the run it belongs to; the journal reads it too."""
+        told: dict[str, Json] = {"interlock_path": list(path)}
+        if call_id:
+            told["tool_call_id"] = call_id
+        if ticket := current_ticket.get():
+            told["interlock_ticket"] = ticket.model_dump(mode="json")
+        if key := current_key.get():
+            told["interlock_key"] = key
+        return told
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("interlock_openai_scope", default=None)
+
+
+@contextmanager
+def entered(scope: Scope) -> Iterator[None]:
+    """Mark what runs inside as belonging to the scope."""
+    token = current_scope.set(scope)
+    try:
+        yield
+    finally:
+        current_scope.reset(token)
+
+
+def inner(scope: Scope, agent: str) -> Scope:
+    """The scope of an agent that is a tool of this one's."""
+    return dataclasses.replace(
+        scope, path=(*scope.path, agent), durable={}, places={}, asked=None, turns=0, is_long=never, model=None
+    )
+
+
+def usage_of(usage: Usage, tool_calls: int) -> Used:
+    """The SDK's count as ours."""
+    details = usage.input_tokens_details
+    return Used(
+        requests=usage.requests,
+        tool_calls=tool_calls,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=details.cached_tokens or 0,
+        cache_write_tokens=getattr(details, "cache_write_tokens", 0) or 0,
+    )

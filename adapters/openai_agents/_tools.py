@@ -1,0 +1,234 @@
+"""Tool calls, as activities, each held at the gate where it needs an approval."""
+
+import copy
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jsonschema
+from agents import Agent, FunctionTool, ModelBehaviorError, ToolOutputText
+from agents.tool import resolve_function_tool_failure_error_function
+from agents.tool_context import ToolContext
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.workflow import ActivityCancellationType
+
+from interlock.adapters._calls import (
+    HEARTBEAT_TIMEOUT,
+    OPEN_END,
+    ask_about_outcome,
+    called,
+    edit_note,
+    has_infinite,
+    is_silent,
+    kept,
+    may_have_happened,
+    planned,
+    schema_problem,
+    shielded,
+    type_of,
+)
+from interlock.adapters.openai_agents._callbacks import recorded
+from interlock.adapters.openai_agents._graph import agent_of_tool
+from interlock.adapters.openai_agents._marks import is_idempotent
+from interlock.adapters.openai_agents._results import ToolResult, decoded
+from interlock.adapters.openai_agents._scope import Scope, current_scope
+from interlock.contracts import names
+from interlock.contracts.canonical import digest
+from interlock.contracts.masking import call_label
+from interlock.contracts.payloads import Json, RequestKind, Ticket
+from interlock.contracts.ports import GatedCall, Ruling
+
+NOT_APPROVED = "Tool execution was not approved."
+
+
+class CallInput(BaseModel):
+    """What a tool's activity gets: the arguments as JSON, the context as JSON, and which call of the run it is."""
+
+    name: str
+    tool_args: dict[str, Json]
+    context: Json = None
+    serialized_run_context: dict[str, Json] = {}
+
+
+def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
+    """The tool as it runs in the workflow: its calls are steps, and wait for their approval when called."""
+    made = copy.copy(tool)
+    made.needs_approval = False
+    made.timeout_seconds = None  # It counts where the tool works, not while somebody is asked.
+    made.on_invoke_tool = partial(_invoke, agent, tool)
+    made.is_enabled = recorded.enabled(agent, f"tool:{tool.qualified_name}", tool.is_enabled)
+    made.tool_input_guardrails = recorded.tool_guardrails(agent, tool, "tool_input_guardrails")
+    made.tool_output_guardrails = recorded.tool_guardrails(agent, tool, "tool_output_guardrails")
+    return made
+
+
+async def _invoke(agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
+    scope = current_scope.get()
+    assert scope, "A durable tool is only used inside a run."
+    at, key = scope.place_of(ctx.tool_call_id)
+    if scope.fork and at in scope.fork.results:
+        return scope.fork.results[at]
+    call = _Call(scope, agent, tool, ctx)
+    with called(at, key):
+        try:
+            given = call.read(arguments)
+        except ModelBehaviorError as error:
+            return await call.told(error)
+        return await call.run(given)
+
+
+class _Call:
+    """One call of a tool, from the model's arguments to what the model is told."""
+
+    def __init__(self, scope: Scope, agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any]) -> None:
+        self._scope = scope
+        self._agent = agent
+        self._tool = tool
+        self._ctx = ctx
+        self._path = scope.path_to(agent.name)
+
+    def read(self, arguments: str) -> dict[str, Json]:
+        """The model's arguments. Raises ModelBehaviorError when the tool would not take them."""
+        try:
+            given = json.loads(arguments or "{}")
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise ModelBehaviorError(f"Invalid JSON input for tool {self._tool.name}: a JSON object is expected")
+        try:
+            self.check(given)
+        except ValueError as error:
+            raise ModelBehaviorError(f"Invalid JSON input for tool {self._tool.name}: {error}") from None
+        return given
+
+    def check(self, given: Mapping[str, Json]) -> dict[str, Json]:
+        """The arguments, if the tool takes them. Raises ValueError, saying what is wrong, if not."""
+        arguments = dict(given)
+        if has_infinite(arguments):
+            raise ValueError("numbers have to be finite")
+        try:
+            jsonschema.validate(arguments, self._tool.params_json_schema)
+        except jsonschema.ValidationError as error:
+            raise ValueError(schema_problem(error)) from error
+        except Exception:  # A schema that cannot be used, such as one with another language's patterns, says nothing.
+            return arguments
+        return arguments
+
+    async def run(self, arguments: dict[str, Json]) -> Any:
+        """Run the call, at once or after its ruling."""
+        asked, ticket, note = await self._needs_approval(arguments), None, ""
+        while True:
+            if asked:
+                ruling = await self._scope.gate.ask(self._gated("approval", arguments))
+                if ruling.outcome == "rejected":
+                    return ruling.reason or NOT_APPROVED
+                arguments, ticket = ruling.arguments, ruling.ticket
+                note = edit_note(arguments) if ruling.edited else note
+            try:
+                return _noted(await self._made(arguments, ticket), note)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                settled = await self._failed(error, arguments, ticket)
+                if not isinstance(settled, Ruling | None):
+                    return settled
+                asked = settled is None and type_of(error) == names.TOOL_CHANGED
+                if settled is not None:
+                    if settled.outcome == "happened":
+                        return _noted(settled.result, note)
+                    ticket = settled.ticket
+
+    async def told(self, error: Exception) -> str:
+        """What the model is told of an error in place of a result. Raises it when the tool wants its run to end."""
+        function = resolve_function_tool_failure_error_function(self._tool, self._ctx)
+        if function is None:
+            raise error
+        text = function(self._ctx, error)
+        return text if isinstance(text, str) else await text
+
+    async def _needs_approval(self, arguments: dict[str, Json]) -> bool:
+        needs = self._tool.needs_approval
+        if isinstance(needs, bool):
+            return needs
+        return await recorded.needs_approval(self._agent, self._tool, self._ctx, arguments)
+
+    async def _made(self, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
+        if agent_of_tool(self._tool) is not None:
+            return await self._tool.on_invoke_tool(self._ctx, json.dumps(arguments))
+        context = self._scope.context.dump()
+        label = call_label(self._tool.name, arguments)
+        with planned(label, ticket, call=digest([self._tool.qualified_name, arguments])):
+            handle = workflow.start_activity(
+                names.tool_activity(self._agent.name),
+                CallInput(
+                    name=self._tool.qualified_name,
+                    tool_args=arguments,
+                    context=context,
+                    serialized_run_context=self._scope.told(self._path, self._ctx.tool_call_id),
+                ),
+                result_type=ToolResult,
+                start_to_close_timeout=OPEN_END,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                retry_policy=self._retries(ticket),
+            )
+        result: ToolResult = await shielded(handle)
+        self._scope.context.change(context, result.changes, f"Tool {self._tool.name!r}")
+        return decoded(result, self._tool)
+
+    def _retries(self, ticket: Ticket | None) -> RetryPolicy:
+        policy = self._scope.retries.of_tool(self._tool.name)
+        once = ticket is not None and not is_idempotent(self._tool)  # One approval, one execution.
+        return RetryPolicy(
+            initial_interval=policy.initial_interval,
+            backoff_coefficient=policy.backoff_coefficient,
+            maximum_interval=policy.maximum_interval,
+            maximum_attempts=1 if once else policy.maximum_attempts,
+            non_retryable_error_types=[*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE],
+        )
+
+    async def _failed(self, error: ActivityError, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
+        """What becomes of a call that failed: a ruling, text for the model, or None to run it again."""
+        if type_of(error) == names.TOOL_CHANGED:
+            return None  # What was approved is not what would run: the person is asked again.
+        if ticket is not None and may_have_happened(error, idempotent=is_idempotent(self._tool)):
+            return await ask_about_outcome(self._scope, self._gated("outcome", arguments, ticket), ticket, error)
+        if (text := _told_by_tool(error)) is not None and not is_silent(error):
+            return text
+        await kept(self._scope, call_label(self._tool.name, arguments), error)
+        return None
+
+    def _gated(self, kind: RequestKind, arguments: dict[str, Json], ticket: Ticket | None = None) -> GatedCall:
+        return GatedCall(
+            kind=kind,
+            agent_path=self._path,
+            toolset=ticket.toolset if ticket else "",
+            tool=self._tool.qualified_name,
+            description=self._tool.description,
+            call_id=self._ctx.tool_call_id,
+            arguments=arguments,
+            metadata=None,
+            check=self.check,
+        )
+
+
+def _told_by_tool(error: ActivityError) -> str | None:
+    """What the tool's own error function makes of its failure, as the worker says it."""
+    cause = error.cause
+    if not isinstance(cause, ApplicationError) or not cause.details or not isinstance(cause.details[0], dict):
+        return None
+    text = cause.details[0].get("told")
+    return text if isinstance(text, str) else None
+
+
+def _noted(output: Any, note: str) -> Any:
+    """The tool's output with a word to the model on what ran instead of what it asked for."""
+    if not note:
+        return output
+    if isinstance(output, list) and output and all(hasattr(block, "type") for block in output):
+        return [*output, ToolOutputText(text=note)]
+    return f"{output}\n\n{note}"
