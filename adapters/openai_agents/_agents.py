@@ -5,14 +5,11 @@ from typing import Any
 
 from agents import Agent, FunctionTool, Handoff, Tool
 
-from interlock.adapters.openai_agents._callbacks import recorded
+from interlock.adapters.openai_agents._callbacks import recorded_agent, recorded_enabled, recorded_handoff
 from interlock.adapters.openai_agents._graph import agent_of_handoff
-from interlock.adapters.openai_agents._model import RecordedModel
+from interlock.adapters.openai_agents._model import INSTANCE, RecordedModel
 from interlock.adapters.openai_agents._scope import Scope
 from interlock.adapters.openai_agents._tools import durable_tool
-
-INSTANCE = "interlock:instance"
-"""The model name that stands for the agent's own model object, which only the worker has."""
 
 
 def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
@@ -26,7 +23,7 @@ def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
     made.model = RecordedModel(agent, scope.model or _model_name(agent))
     made.tools = [_durable_tool(agent, tool) for tool in agent.tools]
     made.handoffs = [_durable_handoff(scope, agent, one) for one in agent.handoffs]
-    recorded.apply(made, agent)
+    recorded_agent(agent, made)
     return made
 
 
@@ -45,11 +42,11 @@ def _durable_handoff(scope: Scope, agent: Agent[Any], one: Agent[Any] | Handoff[
     assert target, "A handoff without an agent is refused when the app is made."
 
     async def on_invoke(ctx: Any, arguments: str) -> Agent[Any]:
-        await recorded.handoff(agent, one, ctx, arguments)
+        await recorded_handoff(agent, one, arguments)
         return durable(scope, target)
 
     return dataclasses.replace(
         one,
         on_invoke_handoff=on_invoke,
-        is_enabled=recorded.enabled(agent, f"handoff:{one.tool_name}", one.is_enabled),
+        is_enabled=recorded_enabled(agent, f"handoff:{one.tool_name}", one.is_enabled),
     )

@@ -1,15 +1,224 @@
-"""Functions of the user's that are no tools: guardrails, hooks, predicates and the like."""
+"""Functions of the user's that are no tools: instructions, guardrails, predicates, hooks and handoff callbacks.
+
+Each call of one is a step of the run: it may read clocks and call services like a tool, it is not called again on a
+replay, and what it changes in the context comes back. Here is the workflow's side; `_called.py` has the worker's.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from agents import Agent, AgentHooks, FunctionTool, GuardrailFunctionOutput, Handoff, ToolGuardrailFunctionOutput
+from agents.tool_context import ToolContext
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import from_json, to_json
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.workflow import ActivityCancellationType
+
+from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, called, kept, planned, shielded
+from interlock.adapters.openai_agents._scope import current_scope
+from interlock.contracts import names
+from interlock.contracts.canonical import digest
+from interlock.contracts.payloads import Json
+
+HOOKS = ("on_start", "on_end", "on_handoff", "on_tool_start", "on_tool_end", "on_llm_start", "on_llm_end")
+
+_GUARDED: TypeAdapter[GuardrailFunctionOutput] = TypeAdapter(GuardrailFunctionOutput)
+_TOOL_GUARDED: TypeAdapter[ToolGuardrailFunctionOutput] = TypeAdapter(ToolGuardrailFunctionOutput)
 
 
-class recorded:  # noqa: N801
-    @staticmethod
-    def apply(made, agent): pass
-    @staticmethod
-    async def handoff(agent, one, ctx, arguments): await one.on_invoke_handoff(ctx, arguments)
-    @staticmethod
-    def enabled(agent, slot, value): return value
-    @staticmethod
-    def tool_guardrails(agent, tool, field): return getattr(tool, field)
-    @staticmethod
-    async def needs_approval(agent, tool, ctx, arguments):
-        return await tool.needs_approval(ctx, arguments, ctx.tool_call_id)
+class Callback(BaseModel):
+    """What the activity of a callback gets.
+
+    kind: `instructions`, `guardrail`, `predicate`, `hook` or `handoff`. slot: which function of the agent it is.
+    given: its arguments beside context and agent, as JSON. tool_name, tool_call_id, tool_args: of the call it is about.
+    """
+
+    kind: str
+    slot: str
+    given: dict[str, Json] = {}
+    tool_name: str = ""
+    tool_call_id: str = ""
+    tool_args: str = ""
+    context: Json = None
+    serialized_run_context: dict[str, Json] = {}
+
+
+class CallbackResult(BaseModel):
+    """What a callback returned, as JSON, and the fields of the context that it changed."""
+
+    value: Json = None
+    changes: dict[str, Json] = {}
+
+
+def recorded_agent(agent: Agent[Any], made: Agent[Any]) -> None:
+    """Have the copy of an agent call the agent's functions as steps."""
+    if callable(agent.instructions):
+        made.instructions = _instructions(agent)
+    if callable(agent.prompt):
+        made.prompt = _prompt(agent)
+    for field in ("input_guardrails", "output_guardrails"):
+        setattr(made, field, [_recorded(agent, f"{field}:{at}", one) for at, one in enumerate(getattr(agent, field))])
+    if agent.hooks is not None:
+        made.hooks = _RecordedHooks(agent)
+
+
+def recorded_tool(agent: Agent[Any], tool: FunctionTool, made: FunctionTool) -> None:
+    """Have the copy of a tool call the tool's functions as steps."""
+    made.is_enabled = recorded_enabled(agent, f"tool:{tool.qualified_name}", tool.is_enabled)
+    for field in ("tool_input_guardrails", "tool_output_guardrails"):
+        guardrails = getattr(tool, field) or []
+        copies = [
+            replace(
+                one,
+                name=one.get_name(),
+                guardrail_function=_tool_guardrail(agent, f"{field}:{tool.qualified_name}:{at}", one.get_name()),
+            )
+            for at, one in enumerate(guardrails)
+        ]
+        setattr(made, field, copies or None)
+
+
+def recorded_enabled(agent: Agent[Any], slot: str, said: Any) -> Any:
+    """A predicate for whether a tool or a handoff can be used now, as a step."""
+    if isinstance(said, bool):
+        return said
+
+    async def enabled(context: Any, _: Any) -> bool:
+        return bool(await _call(agent, Callback(kind="predicate", slot=f"enabled:{slot}"), slot))
+
+    return enabled
+
+
+async def recorded_needs_approval(
+    agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: dict[str, Json]
+) -> bool:
+    """What the tool's function says of one call: whether it needs an approval."""
+    name = tool.qualified_name
+    callback = _about(ctx, Callback(kind="predicate", slot=f"needs_approval:{name}", given={"arguments": arguments}))
+    return bool(await _call(agent, callback, f"{name} needs approval?"))
+
+
+async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments: str) -> None:
+    """The callback of a handoff."""
+    callback = Callback(kind="handoff", slot=one.tool_name, given={"arguments": arguments})
+    await _call(agent, callback, one.tool_name)
+
+
+def _instructions(agent: Agent[Any]) -> Callable[..., Awaitable[str]]:
+    async def instructions(context: Any, _: Any) -> str:
+        return str(await _call(agent, Callback(kind="instructions", slot="instructions"), agent.name))
+
+    return instructions
+
+
+def _recorded(agent: Agent[Any], slot: str, guardrail: Any) -> Any:
+    name = guardrail.get_name()
+    return replace(guardrail, name=name, guardrail_function=_guardrail(agent, slot, name))
+
+
+def _prompt(agent: Agent[Any]) -> Callable[..., Awaitable[Any]]:
+    async def prompt(data: Any) -> Any:
+        return await _call(agent, Callback(kind="instructions", slot="prompt"), agent.name)
+
+    return prompt
+
+
+def _guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Awaitable[GuardrailFunctionOutput]]:
+    async def guardrail(context: Any, _: Any, about: Any) -> GuardrailFunctionOutput:
+        callback = Callback(kind="guardrail", slot=slot, given={"about": as_json(about)})
+        return _GUARDED.validate_python(await _call(agent, callback, name))
+
+    return guardrail
+
+
+def _tool_guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Awaitable[ToolGuardrailFunctionOutput]]:
+    async def guardrail(data: Any) -> ToolGuardrailFunctionOutput:
+        given = {"output": as_json(data.output)} if hasattr(data, "output") else {}
+        callback = _about(data.context, Callback(kind="guardrail", slot=slot, given=given))
+        return _TOOL_GUARDED.validate_python(await _call(agent, callback, name))
+
+    return guardrail
+
+
+class _RecordedHooks(AgentHooks[Any]):
+    """The hooks of an agent that its user has written, each call a step."""
+
+    def __init__(self, agent: Agent[Any]) -> None:
+        self._agent = agent
+        for name in HOOKS:
+            if getattr(type(agent.hooks), name) is not getattr(AgentHooks, name):
+                setattr(self, name, self._hook(name))
+
+    def _hook(self, name: str) -> Callable[..., Awaitable[None]]:
+        async def hook(context: Any, agent: Any, *args: Any) -> None:
+            callback = Callback(kind="hook", slot=name, given={"args": [_argument(one) for one in args]})
+            callback = _about(context, callback) if isinstance(context, ToolContext) else callback
+            await _call(self._agent, callback, f"{name} of {self._agent.name}")
+
+        return hook
+
+
+def _argument(value: Any) -> Json:
+    """An argument of a hook: agents and tools go by name, for the worker has its own."""
+    if isinstance(value, Agent):
+        return {"agent": value.name}
+    if hasattr(value, "qualified_name") or hasattr(value, "name"):
+        return {"tool": getattr(value, "qualified_name", None) or value.name}
+    return {"value": as_json(value)}
+
+
+def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
+    return callback.model_copy(
+        update={"tool_name": ctx.tool_name, "tool_call_id": ctx.tool_call_id, "tool_args": ctx.tool_arguments}
+    )
+
+
+async def _call(agent: Agent[Any], callback: Callback, label: str) -> Any:
+    scope = current_scope.get()
+    assert scope, "A recorded callback is only used inside a run."
+    at = scope.places.get(callback.tool_call_id)
+    with called(*at) if at else nullcontext():
+        while True:
+            context = scope.context.dump()
+            with planned(f"{callback.kind} {label}", call=digest([callback.slot, callback.given])):
+                handle = workflow.start_activity(
+                    names.callback_activity(agent.name, callback.kind),
+                    callback.model_copy(
+                        update={
+                            "context": context,
+                            "serialized_run_context": scope.told(scope.path_to(agent.name), callback.tool_call_id),
+                        }
+                    ),
+                    result_type=CallbackResult,
+                    start_to_close_timeout=OPEN_END,
+                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                    retry_policy=_retries(scope.retries.tool),
+                )
+            try:
+                result: CallbackResult = await shielded(handle)
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                await kept(scope, f"{callback.kind} {label}", error)
+                continue
+            scope.context.change(context, result.changes, f"The {callback.kind} {label}")
+            return result.value
+
+
+def _retries(policy: RetryPolicy) -> RetryPolicy:
+    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE]
+    return replace(policy, non_retryable_error_types=never)
+
+
+def as_json(value: Any) -> Json:
+    """A value of the SDK's, or of the user's, as JSON; as text where it has no such form."""
+    try:
+        written: Json = from_json(to_json(value))
+        return written
+    except ValueError:
+        return str(value)

@@ -74,7 +74,9 @@ class Context:
             return
         now = self.dump()
         old, new = (value if isinstance(value, dict) else {} for value in (before, now))
-        if lost := sorted(name for name in changes if new.get(name) != old.get(name) and new.get(name) != changes[name]):
+        if lost := sorted(
+            name for name in changes if new.get(name) != old.get(name) and new.get(name) != changes[name]
+        ):
             raise ApplicationError(
                 f"{step} changed {', '.join(lost)} in the run's context, and so did a call beside it: one of the "
                 "changes would be lost. Let each tool write fields of its own, or turn parallel tool calls off.",
@@ -84,9 +86,9 @@ class Context:
         if isinstance(self.value, dict):
             self.value.update(changes)
             return
-        changed = self._kind.load({**new, **changes})
+        whole = self._kind.load({**new, **changes})
         for name in _fields_of(self.value, changes):
-            setattr(self.value, name, getattr(changed, name))
+            setattr(self.value, name, getattr(whole, name))
 
 
 def changes_of(before: Json, after: Json) -> dict[str, Json]:

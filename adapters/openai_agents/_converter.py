@@ -1,11 +1,8 @@
 """How the payloads of runs of these agents are written and read."""
 
-import json
 from typing import Any
 
-import pydantic
 from pydantic import BaseModel
-from pydantic_core import to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.openai_agents._temporal_openai_agents import OpenAIPayloadConverter
 

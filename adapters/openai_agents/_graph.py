@@ -54,13 +54,14 @@ def function_tools(agent: Agent[Any]) -> dict[str, FunctionTool]:
 
 def agent_of_tool(tool: FunctionTool) -> Agent[Any] | None:
     """The agent that `Agent.as_tool` made the tool of."""
-    return tool._agent_instance if tool._is_agent_tool else None
+    agent: Agent[Any] | None = tool._agent_instance if tool._is_agent_tool else None
+    return agent
 
 
 def agent_of_handoff(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
     """The agent that `handoff()` hands over to; None for a handoff that was made by hand."""
-    agent: Agent[Any] | None = handoff._agent_ref() if handoff._agent_ref is not None else None
-    return agent
+    agent = handoff._agent_ref() if handoff._agent_ref is not None else None
+    return agent if isinstance(agent, Agent) else None
 
 
 def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:
@@ -68,7 +69,10 @@ def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:
         if isinstance(tool, FunctionTool) and (inner := agent_of_tool(tool)) is not None:
             yield inner
     for one in agent.handoffs:
-        target = one if isinstance(one, Agent) else agent_of_handoff(one)
+        if isinstance(one, Agent):
+            yield one
+            continue
+        target = agent_of_handoff(one)
         if target is None:
             raise MisconfiguredError(
                 f"Handoff {one.tool_name!r} of agent {agent.name!r} does not say which agent it hands over to. "

@@ -1,7 +1,7 @@
 """Calls to models, as activities."""
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 
 from agents import (
@@ -31,6 +31,9 @@ from interlock.contracts import names
 from interlock.contracts.payloads import Json
 from interlock.contracts.ports import FailedStep
 
+INSTANCE = "interlock:instance"
+"""The model name that stands for the agent's own model object, which only the worker has."""
+
 _PARAMETERS = ModelActivityParameters()
 
 
@@ -49,7 +52,7 @@ class RecordedModel(_TemporalModelStub):
     def __init__(self, agent: Agent[Any], name: str | None) -> None:
         super().__init__(name, model_params=_PARAMETERS, agent=agent)
         self._agent_name = agent.name
-        self._shown = name or type_of_model(agent)
+        self._shown = type_of_model(agent) if name is None or name == INSTANCE else name
 
     async def get_response(
         self,
@@ -88,9 +91,7 @@ class RecordedModel(_TemporalModelStub):
         response = await self._ask(scope, {**request, "serialized_run_context": told})
         return scope.placed(response, input)
 
-    async def stream_response(  # type: ignore[override]
-        self, *args: Any, **named: Any
-    ) -> AsyncIterator[TResponseStreamEvent]:
+    async def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The whole answer as one event: what is streamed is what is recorded."""
         response = await self.get_response(*args, **named)
         yield ResponseCompletedEvent(type="response.completed", sequence_number=0, response=_as_event(response))
@@ -128,13 +129,7 @@ def type_of_model(agent: Agent[Any]) -> str:
 
 def _with_never_retried(policy: RetryPolicy) -> RetryPolicy:
     never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE, "UserError"]
-    return RetryPolicy(
-        initial_interval=policy.initial_interval,
-        backoff_coefficient=policy.backoff_coefficient,
-        maximum_interval=policy.maximum_interval or timedelta(minutes=5),
-        maximum_attempts=policy.maximum_attempts,
-        non_retryable_error_types=never,
-    )
+    return replace(policy, non_retryable_error_types=never)
 
 
 def _as_event(response: ModelResponse) -> Response:

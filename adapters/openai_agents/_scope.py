@@ -33,8 +33,8 @@ class Scope(CallScope):
     """The run of one agent, and of those it hands over to: the root of the workflow, or an agent that is a tool.
 
     context: of the whole run. agents: of the graph, by name. durable: the copies of them that run here.
-    model: the run's own model, in place of the agents'. edits: see `CallScope`.
-    places: of the tool calls that the model has made and that have not begun, by call id.
+    model: the run's own model, in place of the agents'.
+    places: of the tool calls that the model has made, by call id, with their idempotency keys.
     asked: see `Asked`. turns: requests to the models of this run so far.
     """
 
@@ -57,7 +57,7 @@ class Scope(CallScope):
         before a call begins, and however long they take, its place and its key stay the same.
         """
         calls = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
-        seen = {item["call_id"] for item in before if "call_id" in item} if isinstance(before, list) else set()
+        seen = {item.get("call_id") for item in before} if isinstance(before, list) else set()
         distinct: dict[int, str] = {}
         for number, call in enumerate(calls, start=1):
             base = call_id = call.call_id or f"call-{number}"
@@ -75,8 +75,10 @@ class Scope(CallScope):
         return dataclasses.replace(response, output=output)
 
     def place_of(self, call_id: str) -> tuple[str, str]:
-        """The place and the idempotency key of a call that begins."""
-        return self.places.pop(call_id, None) or self.next_call()
+        """The place and the idempotency key of a call."""
+        if call_id not in self.places:
+            self.places[call_id] = self.next_call()
+        return self.places[call_id]
 
     def told(self, path: Sequence[str], call_id: str = "") -> dict[str, Json]:
         """What an activity is told of the run it belongs to; the journal reads it too."""

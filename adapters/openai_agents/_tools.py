@@ -1,6 +1,7 @@
 """Tool calls, as activities, each held at the gate where it needs an approval."""
 
 import copy
+import dataclasses
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -31,7 +32,7 @@ from interlock.adapters._calls import (
     shielded,
     type_of,
 )
-from interlock.adapters.openai_agents._callbacks import recorded
+from interlock.adapters.openai_agents._callbacks import recorded_needs_approval, recorded_tool
 from interlock.adapters.openai_agents._graph import agent_of_tool
 from interlock.adapters.openai_agents._marks import is_idempotent
 from interlock.adapters.openai_agents._results import ToolResult, decoded
@@ -60,9 +61,7 @@ def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
     made.needs_approval = False
     made.timeout_seconds = None  # It counts where the tool works, not while somebody is asked.
     made.on_invoke_tool = partial(_invoke, agent, tool)
-    made.is_enabled = recorded.enabled(agent, f"tool:{tool.qualified_name}", tool.is_enabled)
-    made.tool_input_guardrails = recorded.tool_guardrails(agent, tool, "tool_input_guardrails")
-    made.tool_output_guardrails = recorded.tool_guardrails(agent, tool, "tool_output_guardrails")
+    recorded_tool(agent, tool, made)
     return made
 
 
@@ -154,7 +153,7 @@ class _Call:
         needs = self._tool.needs_approval
         if isinstance(needs, bool):
             return needs
-        return await recorded.needs_approval(self._agent, self._tool, self._ctx, arguments)
+        return await recorded_needs_approval(self._agent, self._tool, self._ctx, arguments)
 
     async def _made(self, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         if agent_of_tool(self._tool) is not None:
@@ -183,10 +182,8 @@ class _Call:
     def _retries(self, ticket: Ticket | None) -> RetryPolicy:
         policy = self._scope.retries.of_tool(self._tool.name)
         once = ticket is not None and not is_idempotent(self._tool)  # One approval, one execution.
-        return RetryPolicy(
-            initial_interval=policy.initial_interval,
-            backoff_coefficient=policy.backoff_coefficient,
-            maximum_interval=policy.maximum_interval,
+        return dataclasses.replace(
+            policy,
             maximum_attempts=1 if once else policy.maximum_attempts,
             non_retryable_error_types=[*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE],
         )

@@ -1,14 +1,13 @@
 """The worker's half: the models and the tools behind the steps, and the check before an approved call runs."""
 
-import asyncio
-import json
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents import Agent, FunctionTool, Model, ModelBehaviorError, ModelProvider, MultiProvider, RunContextWrapper
+from agents import Agent, FunctionTool, Model, ModelBehaviorError, ModelProvider, ModelResponse, MultiProvider
 from agents.tool import invoke_function_tool, maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.openai_agents._invoke_model_activity import ModelActivity
@@ -16,11 +15,12 @@ from temporalio.worker import Interceptor
 
 from interlock.adapters._calls import current_key
 from interlock.adapters._worker import AttemptInterceptor, check_ticket
-from interlock.adapters.openai_agents._agents import INSTANCE
+from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult
+from interlock.adapters.openai_agents._called import Callbacks
 from interlock.adapters.openai_agents._context import changes_of, context_type
 from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
 from interlock.adapters.openai_agents._graph import function_tools, graph_of
-from interlock.adapters.openai_agents._model import RequestInput
+from interlock.adapters.openai_agents._model import INSTANCE, RequestInput
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._tools import CallInput
@@ -34,7 +34,7 @@ from interlock.contracts.payloads import Ticket
 from interlock.contracts.ports import AgentRunner, SubRuns
 from interlock.retries import Retries
 
-ModelResponse = Any
+CALLBACKS = ("instructions", "guardrail", "predicate", "hook", "handoff")
 
 
 class OpenAIAgentsAdapter:
@@ -48,6 +48,7 @@ class OpenAIAgentsAdapter:
         self._sub_runs = sub_runs
         self._context = context_type(self._agents.values())
         self._provider = _Provider(self._agents)
+        self._callbacks = Callbacks(self._agents, self._context)
         self.runners: dict[str, AgentRunner] = {
             name: Runner(agent, self._agents, self._context, retries) for name, agent in agents.items()
         }
@@ -84,7 +85,14 @@ class OpenAIAgentsAdapter:
         async def call_tool(call: CallInput) -> ToolResult:
             return await self._call(agent, call)
 
-        return [model_request, call_tool]
+        return [model_request, call_tool, *(self._callback_activity(agent, kind) for kind in CALLBACKS)]
+
+    def _callback_activity(self, agent: str, kind: str) -> Callable[..., Any]:
+        @activity.defn(name=names.callback_activity(agent, kind))
+        async def callback(call: Callback) -> CallbackResult:
+            return await self._callbacks.call(agent, call)
+
+        return callback
 
     async def _ask(self, agent: str, request: RequestInput) -> ModelResponse:
         model = ModelActivity(self._provider.of(agent))
@@ -132,8 +140,6 @@ async def _invoked(tool: FunctionTool, ctx: ToolContext[Any], arguments: str) ->
 
 
 def _without_error_function(tool: FunctionTool, raw: Any) -> FunctionTool:
-    import copy
-
     working = copy.copy(tool)
     working.on_invoke_tool = raw
     return working

@@ -176,4 +176,4 @@ def _invalid_input(message: str) -> ApplicationError:
     return ApplicationError(message, type=names.INVALID_INPUT, non_retryable=True)
 
 
-__all__ = ["Runner", "never", "HistoryIsLongError"]
+__all__ = ["HistoryIsLongError", "Runner", "never"]

@@ -48,7 +48,7 @@ class Interlock:
 
 
 def _pydantic_ai() -> Callable[..., "Adapter"]:
-    from interlock.contracts.ports import Adapter
+    from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
 
     return PydanticAIAdapter
 

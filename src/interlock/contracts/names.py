@@ -103,3 +103,8 @@ def model_activity(agent: str) -> str:
 def tool_activity(agent: str) -> str:
     """The activity that runs a tool of `agent`, of the OpenAI Agents SDK."""
     return f"agent__{agent}__call_tool"
+
+
+def callback_activity(agent: str, kind: str) -> str:
+    """The activity that calls a function of `agent`'s, of the OpenAI Agents SDK, that is no tool: a guardrail, ..."""
+    return f"agent__{agent}__{kind}"

@@ -1,6 +1,6 @@
 """What workflow code and the adapters' deterministic halves promise each other."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -176,16 +176,27 @@ Runners = Mapping[str, AgentRunner]
 
 
 class Adapter(ToolCatalog, Protocol):
-    """What a worker needs of the framework that its agents are written with.
+    """What a worker needs of the framework that its agents are written with."""
 
-    runners: by the agents' names. activities, child_workflows, interceptor: for the worker. payload_converter: how the
-    framework's values are written and read.
-    """
+    @property
+    def runners(self) -> Runners:
+        """The deterministic half of each agent that a run can be started of."""
+        ...
 
-    runners: Runners
-    activities: list[Callable[..., Any]]
-    child_workflows: list[type]
-    payload_converter: type
+    @property
+    def activities(self) -> Sequence[Callable[..., Any]]:
+        """Models, tools and whatever else of the agents runs in activities."""
+        ...
+
+    @property
+    def child_workflows(self) -> Sequence[type]:
+        """Workflows that tools run in."""
+        ...
+
+    @property
+    def payload_converter(self) -> type[Any]:
+        """How the framework's values are written and read."""
+        ...
 
     @property
     def interceptor(self) -> Any:

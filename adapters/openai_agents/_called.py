@@ -1,0 +1,106 @@
+"""The worker's side of callbacks: calls the user's functions with what the workflow sent."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from agents import Agent, GenerateDynamicPromptData, RunContextWrapper
+from agents.tool_context import ToolContext
+from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult, as_json
+from interlock.adapters.openai_agents._context import ContextType, changes_of
+from interlock.adapters.openai_agents._graph import function_tools
+
+
+class Callbacks:
+    """Calls the functions of the agents of a graph. agents: by name."""
+
+    def __init__(self, agents: Mapping[str, Agent[Any]], context: ContextType) -> None:
+        self._agents = agents
+        self._context = context
+
+    async def call(self, agent: str, callback: Callback) -> CallbackResult:
+        """Call a function of the agent's. Raises what it raises."""
+        context = self._context.load(callback.context)
+        before = self._context.dump(context)
+        value = await self._value(self._agents[agent], callback, context)
+        return CallbackResult(value=as_json(value), changes=changes_of(before, self._context.dump(context)))
+
+    async def _value(self, agent: Agent[Any], callback: Callback, context: Any) -> Any:
+        what, _, rest = callback.slot.partition(":")
+        ctx = _wrapper(agent, callback, context)
+        given = callback.given
+        if callback.kind == "hook":
+            args = [self._argument(agent, one) for one in _list(given["args"])]
+            return await getattr(agent.hooks, callback.slot)(ctx, agent, *args)
+        if what == "instructions":
+            return await _result(agent.instructions, ctx, agent)
+        if what == "prompt":
+            return await _result(agent.prompt, GenerateDynamicPromptData(context=ctx, agent=agent))
+        if what == "input_guardrails":
+            return await _result(agent.input_guardrails[int(rest)].guardrail_function, ctx, agent, given["about"])
+        if what == "output_guardrails":
+            output = _as_output(agent, given["about"])
+            return await _result(agent.output_guardrails[int(rest)].guardrail_function, ctx, agent, output)
+        if what in ("tool_input_guardrails", "tool_output_guardrails"):
+            return await self._tool_guardrail(agent, what, rest, ctx, given)
+        if what == "needs_approval":
+            tool = function_tools(agent)[rest]
+            return await _result(tool.needs_approval, ctx, given["arguments"], callback.tool_call_id)
+        if what == "enabled":
+            return await _result(self._predicate(agent, rest), ctx, agent)
+        handoff = next(one for one in agent.handoffs if getattr(one, "tool_name", None) == callback.slot)
+        await handoff.on_invoke_handoff(ctx, given["arguments"])  # type: ignore[union-attr]
+        return None
+
+    async def _tool_guardrail(self, agent: Agent[Any], what: str, rest: str, ctx: Any, given: Any) -> Any:
+        name, _, at = rest.rpartition(":")
+        guardrail = getattr(function_tools(agent)[name], what)[int(at)]
+        if what == "tool_input_guardrails":
+            return await _result(guardrail.guardrail_function, ToolInputGuardrailData(context=ctx, agent=agent))
+        data = ToolOutputGuardrailData(context=ctx, agent=agent, output=given["output"])
+        return await _result(guardrail.guardrail_function, data)
+
+    def _predicate(self, agent: Agent[Any], slot: str) -> Any:
+        what, _, name = slot.partition(":")
+        if what == "tool":
+            return function_tools(agent)[name].is_enabled
+        return next(one for one in agent.handoffs if getattr(one, "tool_name", None) == name).is_enabled  # type: ignore[union-attr]
+
+    def _argument(self, agent: Agent[Any], given: Any) -> Any:
+        if "agent" in given:
+            return self._agents[given["agent"]]
+        if "tool" in given:
+            tools: dict[str, Any] = dict(function_tools(agent))
+            return tools.get(given["tool"]) or next(tool for tool in agent.tools if tool.name == given["tool"])
+        return given["value"]
+
+
+def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:
+    if not callback.tool_name:
+        return RunContextWrapper(context)
+    return ToolContext(
+        context=context,
+        tool_name=callback.tool_name,
+        tool_call_id=callback.tool_call_id,
+        tool_arguments=callback.tool_args,
+        agent=agent,
+    )
+
+
+def _as_output(agent: Agent[Any], written: Any) -> Any:
+    """The agent's output as its guardrails know it."""
+    kind = agent.output_type
+    return written if kind is None or not isinstance(kind, type) else TypeAdapter(kind).validate_json(to_json(written))
+
+
+async def _result(function: Any, *args: Any) -> Any:
+    value = function(*args)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
