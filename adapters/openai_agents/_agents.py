@@ -9,6 +9,7 @@ from interlock.adapters.openai_agents._callbacks import recorded_agent, recorded
 from interlock.adapters.openai_agents._graph import agent_of_handoff
 from interlock.adapters.openai_agents._model import INSTANCE, RecordedModel
 from interlock.adapters.openai_agents._scope import Scope
+from interlock.adapters.openai_agents._servers import RecordedServer
 from interlock.adapters.openai_agents._tools import durable_tool
 
 
@@ -24,6 +25,13 @@ def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
     made.tools = [_durable_tool(agent, tool) for tool in agent.tools]
     made.handoffs = [_durable_handoff(scope, agent, one) for one in agent.handoffs]
     recorded_agent(agent, made)
+    if agent.mcp_servers:
+        made.mcp_servers = [RecordedServer(agent, at) for at in range(len(agent.mcp_servers))]
+
+        async def mcp_tools(run_context: Any) -> list[Tool]:
+            return [_durable_tool(agent, tool) for tool in await Agent.get_mcp_tools(made, run_context)]
+
+        made.get_mcp_tools = mcp_tools  # type: ignore[method-assign]
     return made
 
 

@@ -1,10 +1,10 @@
 """The worker's side of callbacks: calls the user's functions with what the workflow sent."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from agents import Agent, GenerateDynamicPromptData, RunContextWrapper
+from agents import Agent, FunctionTool, GenerateDynamicPromptData, RunContextWrapper
 from agents.tool_context import ToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from pydantic import TypeAdapter
@@ -16,11 +16,20 @@ from interlock.adapters.openai_agents._graph import function_tools
 
 
 class Callbacks:
-    """Calls the functions of the agents of a graph. agents: by name."""
+    """Calls the functions of the agents of a graph.
 
-    def __init__(self, agents: Mapping[str, Agent[Any]], context: ContextType) -> None:
+    agents: by name. tool: finds a tool by its agent, its name and the run's context.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent[Any]],
+        context: ContextType,
+        tool: Callable[[str, str, Any], Awaitable[FunctionTool]],
+    ) -> None:
         self._agents = agents
         self._context = context
+        self._tool = tool
 
     async def call(self, agent: str, callback: Callback) -> CallbackResult:
         """Call a function of the agent's. Raises what it raises."""
@@ -34,7 +43,7 @@ class Callbacks:
         ctx = _wrapper(agent, callback, context)
         given = callback.given
         if callback.kind == "hook":
-            args = [self._argument(agent, one) for one in _list(given["args"])]
+            args = [await self._argument(agent, one, context) for one in _list(given["args"])]
             return await getattr(agent.hooks, callback.slot)(ctx, agent, *args)
         if what == "instructions":
             return await _result(agent.instructions, ctx, agent)
@@ -48,7 +57,7 @@ class Callbacks:
         if what in ("tool_input_guardrails", "tool_output_guardrails"):
             return await self._tool_guardrail(agent, what, rest, ctx, given)
         if what == "needs_approval":
-            tool = function_tools(agent)[rest]
+            tool = await self._tool(agent.name, rest, context)
             return await _result(tool.needs_approval, ctx, given["arguments"], callback.tool_call_id)
         if what == "enabled":
             return await _result(self._predicate(agent, rest), ctx, agent)
@@ -58,7 +67,7 @@ class Callbacks:
 
     async def _tool_guardrail(self, agent: Agent[Any], what: str, rest: str, ctx: Any, given: Any) -> Any:
         name, _, at = rest.rpartition(":")
-        guardrail = getattr(function_tools(agent)[name], what)[int(at)]
+        guardrail = getattr(await self._tool(agent.name, name, ctx.context), what)[int(at)]
         if what == "tool_input_guardrails":
             return await _result(guardrail.guardrail_function, ToolInputGuardrailData(context=ctx, agent=agent))
         data = ToolOutputGuardrailData(context=ctx, agent=agent, output=given["output"])
@@ -70,13 +79,10 @@ class Callbacks:
             return function_tools(agent)[name].is_enabled
         return next(one for one in agent.handoffs if getattr(one, "tool_name", None) == name).is_enabled  # type: ignore[union-attr]
 
-    def _argument(self, agent: Agent[Any], given: Any) -> Any:
+    async def _argument(self, agent: Agent[Any], given: Any, context: Any) -> Any:
         if "agent" in given:
             return self._agents[given["agent"]]
-        if "tool" in given:
-            tools: dict[str, Any] = dict(function_tools(agent))
-            return tools.get(given["tool"]) or next(tool for tool in agent.tools if tool.name == given["tool"])
-        return given["value"]
+        return await self._tool(agent.name, given["tool"], context) if "tool" in given else given["value"]
 
 
 def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:

@@ -37,6 +37,7 @@ from interlock.adapters.openai_agents._graph import agent_of_tool
 from interlock.adapters.openai_agents._marks import is_idempotent
 from interlock.adapters.openai_agents._results import ToolResult, decoded
 from interlock.adapters.openai_agents._scope import Scope, current_scope
+from interlock.adapters.openai_agents._servers import toolset_of
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.masking import call_label
@@ -203,7 +204,7 @@ class _Call:
         return GatedCall(
             kind=kind,
             agent_path=self._path,
-            toolset=ticket.toolset if ticket else "",
+            toolset=toolset_of(self._agent, self._tool),
             tool=self._tool.qualified_name,
             description=self._tool.description,
             call_id=self._ctx.tool_call_id,

@@ -4,9 +4,19 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agents import Agent, FunctionTool, Model, ModelBehaviorError, ModelProvider, ModelResponse, MultiProvider
+from agents import (
+    Agent,
+    FunctionTool,
+    Model,
+    ModelBehaviorError,
+    ModelProvider,
+    ModelResponse,
+    MultiProvider,
+    RunContextWrapper,
+)
 from agents.tool import invoke_function_tool, maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
+from mcp.types import Tool as MCPTool
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -23,6 +33,7 @@ from interlock.adapters.openai_agents._graph import function_tools, graph_of
 from interlock.adapters.openai_agents._model import INSTANCE, RequestInput
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
+from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
 from interlock.adapters.openai_agents._tools import CallInput
 from interlock.adapters.openai_agents._versions import check_versions
 from interlock.adapters.openai_agents.workflow import Runner
@@ -48,7 +59,9 @@ class OpenAIAgentsAdapter:
         self._sub_runs = sub_runs
         self._context = context_type(self._agents.values())
         self._provider = _Provider(self._agents)
-        self._callbacks = Callbacks(self._agents, self._context)
+        self._servers = Servers()
+        self._server_tools: dict[str, dict[str, FunctionTool]] = {}
+        self._callbacks = Callbacks(self._agents, self._context, self._found)
         self.runners: dict[str, AgentRunner] = {
             name: Runner(agent, self._agents, self._context, retries) for name, agent in agents.items()
         }
@@ -61,20 +74,45 @@ class OpenAIAgentsAdapter:
         """The interceptor of the worker's activities."""
         return AttemptInterceptor()
 
+    async def close(self) -> None:
+        """See `Adapter`."""
+        await self._servers.close()
+
     def fingerprint(self, agent: str, toolset: str, tool: str) -> str:
         """See `ToolCatalog`."""
-        one = self._tool(agent, tool)
-        return digest([toolset, tool, one.name, one.description, one.params_json_schema])
-
-    def _tool(self, agent: str, name: str) -> FunctionTool:
         if agent not in self._agents:
             raise MisconfiguredError(f"This worker has no agent {agent!r}; it has: {', '.join(sorted(self._agents))}.")
+        if toolset:
+            server = server_of(self._agents[agent], toolset)
+            return digest([toolset, tool, connection_of(server) if server else None])
         tools = function_tools(self._agents[agent])
-        if name not in tools:
-            raise MisconfiguredError(
-                f"Agent {agent!r} of this worker has no tool {name!r}; it has: {', '.join(sorted(tools)) or 'none'}."
-            )
-        return tools[name]
+        if tool not in tools:
+            raise _no_tool(agent, tool, tools)
+        one = tools[tool]
+        return digest([toolset, tool, one.name, one.description, one.params_json_schema])
+
+    async def _found(self, agent: str, name: str, context: Any) -> FunctionTool:
+        """A tool of an agent's, its own or of one of its servers."""
+        known = {**self._server_tools.get(agent, {}), **function_tools(self._agents[agent])}
+        if name not in known and self._agents[agent].mcp_servers:
+            servers = self._agents[agent].mcp_servers
+            await self._servers.connected(servers)
+            listed = await self._agents[agent].get_mcp_tools(RunContextWrapper(context))
+            self._server_tools[agent] = {tool.name: tool for tool in listed if isinstance(tool, FunctionTool)}
+            known |= self._server_tools[agent]
+        if name not in known:
+            raise _no_tool(agent, name, known)
+        return known[name]
+
+    async def _list(self, agent: str, wanted: ListInput) -> list[MCPTool]:
+        server = self._agents[agent].mcp_servers[wanted.at]
+        context = RunContextWrapper(self._context.load(wanted.context))
+        await self._servers.connected([server])
+        try:
+            return await server.list_tools(context, self._agents[agent])
+        except Exception:
+            await self._servers.drop([server])
+            raise
 
     def _activities_of(self, agent: str) -> list[Callable[..., Any]]:
         @activity.defn(name=names.model_activity(agent))
@@ -85,7 +123,11 @@ class OpenAIAgentsAdapter:
         async def call_tool(call: CallInput) -> ToolResult:
             return await self._call(agent, call)
 
-        return [model_request, call_tool, *(self._callback_activity(agent, kind) for kind in CALLBACKS)]
+        @activity.defn(name=names.list_tools_activity(agent))
+        async def list_tools(wanted: ListInput) -> list[MCPTool]:
+            return await self._list(agent, wanted)
+
+        return [model_request, call_tool, list_tools, *(self._callback_activity(agent, kind) for kind in CALLBACKS)]
 
     def _callback_activity(self, agent: str, kind: str) -> Callable[..., Any]:
         @activity.defn(name=names.callback_activity(agent, kind))
@@ -100,10 +142,12 @@ class OpenAIAgentsAdapter:
 
     async def _call(self, agent: str, call: CallInput) -> ToolResult:
         about = call.serialized_run_context
-        tool = self._tool(agent, call.name)
         if ticket := about.get("interlock_ticket"):
             check_ticket(self, Ticket.model_validate(ticket), call.tool_args)
         context = self._context.load(call.context)
+        tool = await self._found(agent, call.name, context)
+        servers = self._agents[agent].mcp_servers if toolset_of(self._agents[agent], tool) else []
+        await self._servers.connected(servers)
         before = self._context.dump(context)
         arguments = to_json(call.tool_args).decode()
         ctx = ToolContext(
@@ -114,8 +158,18 @@ class OpenAIAgentsAdapter:
             agent=self._agents[agent],
         )
         current_key.set(str(about.get("interlock_key", "")))
-        output = await _invoked(tool, ctx, arguments)
+        try:
+            output = await _invoked(tool, ctx, arguments)
+        except Exception:
+            await self._servers.drop(servers)  # It may be the connection: the next attempt makes another one.
+            raise
         return encoded(output, changes_of(before, self._context.dump(context)))
+
+
+def _no_tool(agent: str, name: str, known: Mapping[str, Any]) -> MisconfiguredError:
+    return MisconfiguredError(
+        f"Agent {agent!r} of this worker has no tool {name!r}; it has: {', '.join(sorted(known)) or 'none'}."
+    )
 
 
 async def _invoked(tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:

@@ -72,6 +72,9 @@ class PydanticAIAdapter:
         """The interceptor of the worker's activities."""
         return _WorkerInterceptor(self)
 
+    async def close(self) -> None:
+        """See `Adapter`. Its toolsets are entered for each call."""
+
     def fingerprint(self, agent: str, toolset: str, tool: str) -> str:
         """See `ToolCatalog`."""
         if agent not in self._agents:

@@ -79,12 +79,19 @@ class SubRunsThroughClient:
 
 
 def make_worker(
-    app: Interlock, client: Client, watch: ActivationWatch | None = None, **overrides: Any
+    app: Interlock,
+    client: Client,
+    watch: ActivationWatch | None = None,
+    adapter: Adapter | None = None,
+    **overrides: Any,
 ) -> tuple[Worker, OwnTimeInterceptor]:
-    """A worker for the app's agents, and the interceptor that knows what it is at. overrides: of Temporal's Worker."""
+    """A worker for the app's agents, and the interceptor that knows what it is at.
+
+    adapter: of the app, where somebody else closes it. overrides: of Temporal's Worker.
+    """
     settings = app.settings
     version = version_of(settings)
-    adapter = app.adapter(SubRunsThroughClient(client, version))
+    adapter = adapter or _adapter(app, client)
     own_time = OwnTimeInterceptor(limit=timedelta(seconds=settings.tool_timeout_seconds), unlimited=OPEN_END)
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
@@ -114,10 +121,18 @@ def make_worker(
 async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **overrides: Any) -> None:
     """Run a worker until `stop` is set, then let what it is at finish."""
     watch = ActivationWatch(ActivationThreads())
-    worker, own_time = make_worker(app, client, watch, **overrides)
-    with watch, LoopWatch(own_time.running):
-        async with worker:
-            await stop.wait()
+    adapter = _adapter(app, client)
+    worker, own_time = make_worker(app, client, watch, adapter, **overrides)
+    try:
+        with watch, LoopWatch(own_time.running):
+            async with worker:
+                await stop.wait()
+    finally:
+        await adapter.close()
+
+
+def _adapter(app: Interlock, client: Client) -> Adapter:
+    return app.adapter(SubRunsThroughClient(client, version_of(app.settings)))
 
 
 def version_of(settings: Settings) -> WorkerDeploymentVersion | None:

@@ -47,7 +47,7 @@ class Script(Model):
         self.instructions.append(system_instructions)
         answer = self._turns[answers_in(items)]
         given = answer(items) if callable(answer) else answer
-        output = [message(given)] if isinstance(given, str) else list(given)
+        output: list[ResponseOutputItem] = [message(given)] if isinstance(given, str) else list(given)
         asked, said = self._tokens
         usage = Usage(requests=1, input_tokens=asked, output_tokens=said, total_tokens=asked + said)
         return ModelResponse(output=output, usage=usage, response_id=None)

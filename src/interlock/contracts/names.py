@@ -108,3 +108,8 @@ def tool_activity(agent: str) -> str:
 def callback_activity(agent: str, kind: str) -> str:
     """The activity that calls a function of `agent`'s, of the OpenAI Agents SDK, that is no tool: a guardrail, ..."""
     return f"agent__{agent}__{kind}"
+
+
+def list_tools_activity(agent: str) -> str:
+    """The activity that asks an MCP server of `agent`, of the OpenAI Agents SDK, for its tools."""
+    return f"agent__{agent}__list_tools"

@@ -203,6 +203,10 @@ class Adapter(ToolCatalog, Protocol):
         """The interceptor of the worker's activities."""
         ...
 
+    async def close(self) -> None:
+        """End what the activities hold open, once the worker has stopped."""
+        ...
+
 
 @dataclass(frozen=True)
 class ActivityPlan:
