@@ -27,6 +27,9 @@ from interlock.retries import Retries
 
 T = TypeVar("T")
 
+LARGEST_INPUT_BYTES = 1_500_000
+"""Of what an execution hands on to the next. Temporal refuses a payload of 2 MB, and this is not all of the input."""
+
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """After how long without a sign of life a worker's activity is taken for lost."""
 

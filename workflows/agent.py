@@ -237,6 +237,7 @@ class AgentWorkflow:
         run = self._run.model_copy(
             update={
                 "message_history": continuation.messages,
+                "deps": self._run.deps if continuation.deps is None else continuation.deps,
                 "usage_limits": continuation.usage_limits,
                 "fork": None,
                 "carried": Carried(
@@ -247,6 +248,8 @@ class AgentWorkflow:
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
                     settled=self._gate.settled[-_CARRIED:],
                     sub_runs=latest,
+                    agent=continuation.agent,
+                    previous_response_id=continuation.previous_response_id,
                 ),
             }
         )

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
-from agents import Agent, FunctionTool, Handoff, Tool
+from agents import Agent, FunctionTool, Handoff, HostedMCPTool, Tool
 
 from interlock.adapters.openai_agents._callbacks import recorded_agent, recorded_enabled, recorded_handoff
 from interlock.adapters.openai_agents._graph import agent_of_handoff
+from interlock.adapters.openai_agents._hosted import durable_hosted
 from interlock.adapters.openai_agents._model import INSTANCE, RecordedModel
 from interlock.adapters.openai_agents._scope import Scope
 from interlock.adapters.openai_agents._servers import RecordedServer
@@ -40,6 +41,8 @@ def _model_name(agent: Agent[Any]) -> str | None:
 
 
 def _durable_tool(agent: Agent[Any], tool: Tool) -> Tool:
+    if isinstance(tool, HostedMCPTool):
+        return durable_hosted(agent, tool)
     return durable_tool(agent, tool) if isinstance(tool, FunctionTool) else tool
 
 

@@ -108,6 +108,12 @@ async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments:
     await _call(agent, callback, one.tool_name)
 
 
+async def recorded_approval(agent: Agent[Any], server: str, request: Any) -> Any:
+    """What the user's own function says of a call that a provider asks about."""
+    callback = Callback(kind="predicate", slot=f"hosted:{server}", given={"request": as_json(request)})
+    return await _call(agent, callback, f"{request.name} of {server}?")
+
+
 def _instructions(agent: Agent[Any]) -> Callable[..., Awaitable[str]]:
     async def instructions(context: Any, _: Any) -> str:
         return str(await _call(agent, Callback(kind="instructions", slot="instructions"), agent.name))

@@ -4,9 +4,17 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from agents import Agent, FunctionTool, GenerateDynamicPromptData, RunContextWrapper
+from agents import (
+    Agent,
+    FunctionTool,
+    GenerateDynamicPromptData,
+    HostedMCPTool,
+    MCPToolApprovalRequest,
+    RunContextWrapper,
+)
 from agents.tool_context import ToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
+from openai.types.responses.response_output_item import McpApprovalRequest
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
@@ -59,6 +67,10 @@ class Callbacks:
         if what == "needs_approval":
             tool = await self._tool(agent.name, rest, context)
             return await _result(tool.needs_approval, ctx, given["arguments"], callback.tool_call_id)
+        if what == "hosted":
+            hosted = next(one for one in agent.tools if isinstance(one, HostedMCPTool) and _label(one) == rest)
+            request = MCPToolApprovalRequest(ctx, McpApprovalRequest.model_validate(given["request"]))
+            return await _result(hosted.on_approval_request, request)
         if what == "enabled":
             return await _result(self._predicate(agent, rest), ctx, agent)
         handoff = next(one for one in agent.handoffs if getattr(one, "tool_name", None) == callback.slot)
@@ -101,6 +113,10 @@ def _as_output(agent: Agent[Any], written: Any) -> Any:
     """The agent's output as its guardrails know it."""
     kind = agent.output_type
     return written if kind is None or not isinstance(kind, type) else TypeAdapter(kind).validate_json(to_json(written))
+
+
+def _label(tool: HostedMCPTool) -> str:
+    return str(tool.tool_config.get("server_label", ""))
 
 
 async def _result(function: Any, *args: Any) -> Any:

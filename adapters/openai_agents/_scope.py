@@ -9,6 +9,8 @@ from typing import Any
 
 from agents import Agent, ModelResponse, TResponseInputItem, Usage
 from openai.types.responses import ResponseFunctionToolCall
+from openai.types.responses.response_output_item import McpApprovalRequest
+from openai.types.responses.response_usage import InputTokensDetails
 
 from interlock.adapters._calls import CallScope, current_key, current_ticket, never
 from interlock.adapters.openai_agents._context import Context
@@ -36,6 +38,7 @@ class Scope(CallScope):
     model: the run's own model, in place of the agents'.
     places: of the tool calls that the model has made, by call id, with their idempotency keys.
     asked: see `Asked`. turns: requests to the models of this run so far.
+    made: the calls that returned, of the whole workflow.
     """
 
     context: Context
@@ -45,6 +48,7 @@ class Scope(CallScope):
     places: dict[str, tuple[str, str]] = field(default_factory=dict)
     asked: Asked | None = None
     turns: int = 0
+    made: list[str] = field(default_factory=list)
 
     def path_to(self, agent: str) -> tuple[str, ...]:
         """The agents from the root of the workflow to one of this run's."""
@@ -56,22 +60,21 @@ class Scope(CallScope):
         Each call gets its place among the run's calls here, in the model's order: whatever guardrails and hooks do
         before a call begins, and however long they take, its place and its key stay the same.
         """
-        calls = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
         seen = {item.get("call_id") for item in before} if isinstance(before, list) else set()
-        distinct: dict[int, str] = {}
-        for number, call in enumerate(calls, start=1):
-            base = call_id = call.call_id or f"call-{number}"
-            copies = 1
-            while call_id in seen:
-                copies += 1
-                call_id = f"{base}-{copies}"
-            seen.add(call_id)
-            distinct[id(call)] = call_id
-            self.places[call_id] = self.next_call()
-        output = [
-            item.model_copy(update={"call_id": distinct[id(item)]}) if id(item) in distinct else item
-            for item in response.output
-        ]
+        output: list[Any] = []
+        for number, item in enumerate(response.output, start=1):
+            if isinstance(item, McpApprovalRequest):
+                self.places[item.id] = self.next_call()
+            if isinstance(item, ResponseFunctionToolCall):
+                base = call_id = item.call_id or f"call-{number}"
+                copies = 1
+                while call_id in seen:
+                    copies += 1
+                    call_id = f"{base}-{copies}"
+                seen.add(call_id)
+                self.places[call_id] = self.next_call()
+                item = item.model_copy(update={"call_id": call_id})
+            output.append(item)
         return dataclasses.replace(response, output=output)
 
     def place_of(self, call_id: str) -> tuple[str, str]:
@@ -122,4 +125,17 @@ def usage_of(usage: Usage, tool_calls: int) -> Used:
         output_tokens=usage.output_tokens,
         cache_read_tokens=details.cached_tokens or 0,
         cache_write_tokens=getattr(details, "cache_write_tokens", 0) or 0,
+    )
+
+
+def sdk_usage(used: Used) -> Usage:
+    """Our count as the SDK's."""
+    return Usage(
+        requests=used.requests,
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+        total_tokens=used.input_tokens + used.output_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=used.cache_read_tokens, cache_write_tokens=used.cache_write_tokens
+        ),
     )

@@ -158,7 +158,9 @@ class _Call:
 
     async def _made(self, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         if agent_of_tool(self._tool) is not None:
-            return await self._tool.on_invoke_tool(self._ctx, json.dumps(arguments))
+            output = await self._tool.on_invoke_tool(self._ctx, json.dumps(arguments))
+            self._scope.made.append(self._tool.name)
+            return output
         context = self._scope.context.dump()
         label = call_label(self._tool.name, arguments)
         with planned(label, ticket, call=digest([self._tool.qualified_name, arguments])):
@@ -177,6 +179,7 @@ class _Call:
                 retry_policy=self._retries(ticket),
             )
         result: ToolResult = await shielded(handle)
+        self._scope.made.append(self._tool.name)
         self._scope.context.change(context, result.changes, f"Tool {self._tool.name!r}")
         return decoded(result, self._tool)
 

@@ -30,6 +30,7 @@ from interlock.adapters.openai_agents._called import Callbacks
 from interlock.adapters.openai_agents._context import changes_of, context_type
 from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
 from interlock.adapters.openai_agents._graph import function_tools, graph_of
+from interlock.adapters.openai_agents._hosted import hosted_connection
 from interlock.adapters.openai_agents._model import INSTANCE, RequestInput
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
@@ -84,7 +85,8 @@ class OpenAIAgentsAdapter:
             raise MisconfiguredError(f"This worker has no agent {agent!r}; it has: {', '.join(sorted(self._agents))}.")
         if toolset:
             server = server_of(self._agents[agent], toolset)
-            return digest([toolset, tool, connection_of(server) if server else None])
+            connection = connection_of(server) if server else hosted_connection(self._agents[agent], toolset)
+            return digest([toolset, tool, connection])
         tools = function_tools(self._agents[agent])
         if tool not in tools:
             raise _no_tool(agent, tool, tools)

@@ -1,7 +1,7 @@
 """The deterministic half: runs an agent of the OpenAI Agents SDK in a workflow."""
 
 import asyncio
-import dataclasses
+import copy
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -25,10 +25,11 @@ from pydantic_core import from_json, to_json
 from temporalio.exceptions import ApplicationError
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import HistoryIsLongError, never
+from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
+from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._context import Context, ContextType
 from interlock.adapters.openai_agents._runner import in_loop
-from interlock.adapters.openai_agents._scope import Scope, entered, usage_of
+from interlock.adapters.openai_agents._scope import Scope, entered, sdk_usage, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
@@ -85,53 +86,91 @@ class Runner:
             raise failure from None
 
     async def _to_its_end(self, run: RunInput, scope: Scope) -> RunOutput | Continuation:
-        wrapper = RunContextWrapper(scope.context.value)
-        agent, given, options = self._agent, _input(run), {"run_config": _run_config(run)}
-        limits = run.usage_limits
-        before = 0
+        usage = sdk_usage((run.carried or Carried()).usage)
+        wrapper = RunContextWrapper(scope.context.value, usage=usage)
+        limits, turns = run.usage_limits, 0
+        agent, given, previous = self._beginning(run)
         while True:
+            left = _turns(limits)
             try:
-                left = _turns(limits)
                 result = await in_loop(
                     scope,
                     agent,
                     given,
                     context=wrapper,
-                    max_turns=None if left is None else left - before,
-                    **options,
+                    max_turns=None if left is None else left - turns,
+                    previous_response_id=previous,
+                    run_config=_run_config(run),
                 )
                 break
+            except HistoryIsLongError:
+                if (continuation := self._continuation(run, scope, limits, wrapper)) is not None:
+                    return continuation
+                scope.is_long = never
+                agent, given, previous = self._last_request(scope)
             except _HELPED_BY_ASKING_AGAIN as error:
-                label = f"model of {scope.asked.agent if scope.asked else agent.name}, request {scope.turns}"
+                asked = scope.asked.agent if scope.asked else agent.name
+                label = f"model of {asked}, request {scope.turns}"
                 step = FailedStep("model", scope.path, label, failure_of(error), lambda new: _turns(new))
                 retry = await scope.recovery.wait(step)
                 limits = {**(limits or {}), **(retry.usage_limits or {})}
-                agent, given = self._again(error, scope, agent, given)
-                before = scope.turns
+                agent, given, previous = self._again(error, scope) or (agent, given, previous)
             finally:
-                gate_usage = usage_of(wrapper.usage, 0)
-                scope.gate.count(gate_usage)
+                scope.gate.count(usage_of(wrapper.usage, len(scope.made)))
+            turns = scope.turns
+            scope.durable[agent.name] = _checked(durable(scope, agent))
         if result.interruptions:
             raise ApplicationError(
                 "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
             )
         return RunOutput(output=_as_json(result.final_output), messages=_as_json(result.to_input_list()))
 
-    def _again(self, error: Exception, scope: Scope, agent: Agent[Any], given: Any) -> tuple[Agent[Any], Any]:
+    def _beginning(self, run: RunInput) -> tuple[Agent[Any], Any, str | None]:
+        if run.carried is None:
+            return self._agent, _input(run), None
+        return self._agents[run.carried.agent], run.message_history, run.carried.previous_response_id
+
+    def _last_request(self, scope: Scope) -> tuple[Agent[Any], Any, str | None]:
+        assert scope.asked
+        return self._agents[scope.asked.agent], scope.asked.input, scope.asked.previous_response_id
+
+    def _again(self, error: Exception, scope: Scope) -> tuple[Agent[Any], Any, str | None] | None:
         """Where the run goes on: with the whole conversation when only its turns were used up, otherwise with the last
         request to the model, without the answer that failed the run."""
-        asked = scope.asked
-        if asked is None:
-            return agent, given
-        found = self._agents[asked.agent]
+        if scope.asked is None:
+            return None
         data = getattr(error, "run_data", None)
         if isinstance(error, MaxTurnsExceeded) and data is not None:
-            found = self._agents[data.last_agent.name]
-            given = [*ItemHelpers.input_to_new_input_list(data.input), *(one.to_input_item() for one in data.new_items)]
-        else:
-            given = asked.input
-        # The input was checked when the run began.
-        return dataclasses.replace(found, input_guardrails=[]), given
+            said = [*ItemHelpers.input_to_new_input_list(data.input), *(one.to_input_item() for one in data.new_items)]
+            return self._agents[data.last_agent.name], said, None
+        return self._last_request(scope)
+
+    def _continuation(
+        self, run: RunInput, scope: Scope, limits: dict[str, Json] | None, wrapper: RunContextWrapper[Any]
+    ) -> Continuation | None:
+        """Where the agent stands; None when that is too much for the input of another execution."""
+        asked = scope.asked
+        assert asked
+        said = _as_json(ItemHelpers.input_to_new_input_list(asked.input))
+        if len(to_json(said)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
+            return None
+        left = _turns(limits)
+        return Continuation(
+            messages=said,
+            usage=usage_of(wrapper.usage, len(scope.made)),
+            usage_limits={**(limits or {}), "max_turns": None if left is None else left - scope.turns},
+            calls=next(scope.calls) - 1,
+            agent=asked.agent,
+            previous_response_id=asked.previous_response_id,
+            deps=scope.context.dump(),
+        )
+
+
+def _checked(agent: Agent[Any]) -> Agent[Any]:
+    """The agent without its input guardrails: what it was given was checked when the run began."""
+    made = copy.copy(agent)
+    made.input_guardrails = []
+    return made
 
 
 def _input(run: RunInput) -> Any:

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import HistoryIsLongError, never
+from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope, usage_of
 from interlock.contracts import names
@@ -26,7 +26,6 @@ from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
 
-_LARGEST_INPUT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB, and this is not all of the input.
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
 
 
@@ -148,7 +147,7 @@ def _continuation(
 ) -> Continuation | None:
     """Where the agent stands; None when that is too much for the input of another execution."""
     written = MESSAGES.dump_python(messages, mode="json")
-    if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > _LARGEST_INPUT_BYTES:
+    if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
         return None
     return Continuation(
         messages=written, usage=usage_of(scope.spent), usage_limits=limits or None, calls=next(scope.calls) - 1

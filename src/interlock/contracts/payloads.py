@@ -312,7 +312,8 @@ class Carried(Payload):
     usage: of the run's own agents. spent_elsewhere: by its judges, and by runs of its tools that are not in sub_runs.
     calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
     for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
-    its tools started, all ended.
+    its tools started, all ended. agent: whose turn it is, when the run's agent has handed over; previous_response_id:
+    of the answer that the messages go on from.
     """
 
     usage: Usage = Usage()
@@ -322,6 +323,8 @@ class Carried(Payload):
     key_root: str = ""
     settled: list[Settled] = []
     sub_runs: list[SubRun] = []
+    agent: str = ""
+    previous_response_id: str | None = None
 
 
 class RunInput(Payload):

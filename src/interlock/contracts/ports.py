@@ -112,12 +112,17 @@ class Continuation:
 
     messages: the conversation as the framework's JSON, ending with the request that is to be made.
     usage: of the run's own agents so far. usage_limits: as they stand. calls: tool calls made so far.
+    agent: whose turn it is, by name; empty for the run's own. previous_response_id: of the answer that the messages go
+    on from, where the provider keeps it. deps: as the run's tools have changed them; null when they stay as given.
     """
 
     messages: list[Json]
     usage: Usage
     usage_limits: dict[str, Json] | None
     calls: int
+    agent: str = ""
+    previous_response_id: str | None = None
+    deps: Json = None
 
 
 class AgentRunner(Protocol):
