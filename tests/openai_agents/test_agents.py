@@ -1,0 +1,283 @@
+"""What agents of the OpenAI Agents SDK have and agents of others do not: handoffs, guardrails, hooks, contexts."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    AgentHooks,
+    GuardrailFunctionOutput,
+    RunContextWrapper,
+    ToolGuardrailFunctionOutput,
+    function_tool,
+    handoff,
+    input_guardrail,
+    output_guardrail,
+    tool_input_guardrail,
+    tool_output_guardrail,
+)
+from pydantic import BaseModel
+
+from interlock import Interlock, RunFailedError
+from interlock.testing import RunningApp
+from interlock.worker import make_replayer
+from tests.conftest import Running
+from tests.openai_agents.scripts import Script, agent, call
+
+
+@dataclass
+class Visit:
+    user: str
+    orders: list[str] = field(default_factory=list)
+    notes: int = 0
+
+
+async def replays(app: RunningApp, build: Interlock, run: Any) -> None:
+    history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
+    failures = [event.workflow_task_failed_event_attributes for event in history.events]
+    # A task whose end was overtaken by news is done again by the server's own rule.
+    assert {one.failure.message for one in failures if one.failure.message} <= {"UnhandledCommand"}
+    await make_replayer(build).replay_workflow(history)
+
+
+async def test_what_a_tool_changes_in_the_context_comes_back_to_the_run(run_app: Running) -> None:
+    @function_tool
+    def note(ctx: RunContextWrapper[Visit], order: str) -> str:
+        ctx.context.orders.append(order)
+        return ctx.context.user
+
+    @function_tool
+    def count(ctx: RunContextWrapper[Visit]) -> str:
+        ctx.context.notes += 1
+        return "counted"
+
+    script = Script([call("note", "a", order="A-1"), call("count", "b")], [call("note", "c", order="A-2")], "done")
+
+    def instructions(ctx: RunContextWrapper[Visit], _: Agent[Visit]) -> str:
+        return f"{ctx.context.orders} {ctx.context.notes}"
+
+    build = Interlock([agent(script, tools=[note, count], instructions=instructions)])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go", deps={"user": "ann"})
+        await run.result()
+
+        assert script.instructions == ["[] 0", "['A-1'] 1", "['A-1', 'A-2'] 1"]
+        assert script.results()["a"] == "ann"
+        await replays(app, build, run)
+
+
+async def test_two_calls_that_change_the_same_field_are_reported(run_app: Running) -> None:
+    @function_tool
+    async def note(ctx: RunContextWrapper[Visit], order: str) -> str:
+        ctx.context.orders.append(order)
+        return "noted"
+
+    script = Script([call("note", "a", order="A-1"), call("note", "b", order="A-2")], "done")
+    async with run_app(Interlock([agent(script, tools=[note])])) as app:
+        run = await app.client.start("support", "go", deps={"user": "ann"})
+        with pytest.raises(RunFailedError, match="changed orders in the run's context, and so did a call") as failed:
+            await run.result()
+
+        assert failed.value.error_type == "ContextConflictError"
+
+
+async def test_a_context_that_does_not_fit_is_refused_by_field(run_app: Running) -> None:
+    @function_tool
+    def note(ctx: RunContextWrapper[Visit]) -> str:
+        return ""
+
+    async with run_app(Interlock([agent(Script("done"), tools=[note])])) as app:
+        run = await app.client.start("support", "go", deps={"orders": 5})
+        with pytest.raises(RunFailedError, match="do not fit the context type Visit: .*user") as failed:
+            await run.result()
+
+        assert failed.value.error_type == "InvalidInputError"
+
+
+async def test_a_run_is_handed_over_with_its_callback_and_the_next_agent_has_its_own_tools(run_app: Running) -> None:
+    told: list[str] = []
+
+    def on_handoff(ctx: RunContextWrapper[Visit]) -> None:
+        told.append(ctx.context.user)
+        ctx.context.notes = 7
+
+    @function_tool(needs_approval=True)
+    def refund(ctx: RunContextWrapper[Visit], order: str) -> str:
+        return f"{order} {ctx.context.notes}"
+
+    billing = agent(Script([], [call("refund", "b", order="A-1")], "paid back"), name="billing", tools=[refund])
+    front = agent(Script([call("transfer_to_billing", "a")]), handoffs=[handoff(billing, on_handoff=on_handoff)])
+    build = Interlock([front])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go", deps={"user": "ann"})
+        (request,) = await app.requests(run, 1)
+        assert (request.agent_path, request.tool) == (("support", "billing"), "refund")
+        await run.decide(request.request_id, "approve")
+
+        assert (await run.result()).output == "paid back"
+        assert told == ["ann"]
+        assert billing.model.results()["b"] == "A-1 7"  # type: ignore[union-attr]
+        await replays(app, build, run)
+
+
+async def test_agents_may_hand_over_in_a_circle(run_app: Running) -> None:
+    one = agent(Script([call("transfer_to_two", "a")], [], [call("transfer_to_two", "c")]), name="one")
+    two = agent(Script([], [call("transfer_to_one", "b")], [], "end"), name="two", handoffs=[one])
+    one.handoffs = [two]
+    build = Interlock([one])
+    async with run_app(build) as app:
+        run = await app.client.start("one", "go")
+
+        assert (await run.result()).output == "end"
+        await replays(app, build, run)
+
+
+async def test_three_levels_of_agents_are_steps_of_one_run_and_the_innermost_call_waits(run_app: Running) -> None:
+    ran: list[str] = []
+
+    @function_tool(needs_approval=True)
+    def refund(order: str) -> str:
+        ran.append(order)
+        return "paid"
+
+    deep = agent(Script([call("refund", "a", order="A-1")], "deep"), name="deep", tools=[refund])
+    middle = agent(
+        Script([call("ask_deep", "a", input="x")], "middle"), name="middle", tools=[deep.as_tool("ask_deep", "")]
+    )
+    top = agent(Script([call("ask_middle", "a", input="x")], "top"), tools=[middle.as_tool("ask_middle", "")])
+    build = Interlock([top])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        assert request.agent_path == ("support", "middle", "deep")
+        await run.decide(request.request_id, "approve")
+
+        output = await run.result()
+        assert (output.output, output.usage.requests, output.usage.tool_calls) == ("top", 6, 3)
+        assert ran == ["A-1"]
+        assert [one.model.calls for one in (top, middle, deep)] == [2, 2, 2]  # type: ignore[union-attr]
+        await replays(app, build, run)
+
+
+class Seen(AgentHooks[Any]):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def on_start(self, context: Any, agent: Any) -> None:
+        self.seen.append(f"start {agent.name}")
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+        self.seen.append(f"tool {tool.name} {context.tool_arguments}")
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+        self.seen.append(f"result {result}")
+
+    async def on_end(self, context: Any, agent: Any, output: Any) -> None:
+        self.seen.append(f"end {output}")
+
+
+async def test_each_hook_is_called_once_whatever_is_replayed(run_app: Running) -> None:
+    @function_tool
+    def look(order: str) -> str:
+        return "broken"
+
+    hooks = Seen()
+    build = Interlock([agent(Script([call("look", "a", order="A-1")], "done"), tools=[look], hooks=hooks)])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        await replays(app, build, run)
+
+        assert hooks.seen == ["start support", 'tool look {"order":"A-1"}', "result broken", "end done"]
+
+
+@pytest.mark.parametrize("in_parallel", [True, False])
+async def test_an_input_guardrail_ends_the_run(run_app: Running, in_parallel: bool) -> None:
+    @input_guardrail(run_in_parallel=in_parallel)
+    async def no_fruit(ctx: Any, agent: Any, given: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput({"given": given}, tripwire_triggered="apple" in str(given))
+
+    build = Interlock([agent(Script("done"), input_guardrails=[no_fruit])])
+    async with run_app(build) as app:
+        assert (await (await app.client.start("support", "pear")).result()).output == "done"
+        run = await app.client.start("support", "apple")
+        with pytest.raises(RunFailedError) as failed:
+            await run.result()
+
+        assert failed.value.error_type == "InputGuardrailTripwireTriggered"
+        await replays(app, build, run)
+
+
+class Price(BaseModel):
+    amount: float
+
+
+async def test_an_output_guardrail_sees_the_output_in_its_type(run_app: Running) -> None:
+    seen: list[Any] = []
+
+    @output_guardrail
+    def look(ctx: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        seen.append(output)
+        return GuardrailFunctionOutput(None, tripwire_triggered=output.amount > 100)
+
+    build = Interlock([agent(Script(lambda items: items[0]["content"]), output_type=Price, output_guardrails=[look])])
+    async with run_app(build) as app:
+        assert (await (await app.client.start("support", '{"amount": 5}')).result()).output == {"amount": 5.0}
+        assert seen == [Price(amount=5.0)]
+        with pytest.raises(RunFailedError) as failed:
+            await (await app.client.start("support", '{"amount": 500}')).result()
+
+        assert failed.value.error_type == "OutputGuardrailTripwireTriggered"
+
+
+async def test_tool_guardrails_stop_a_call_before_a_person_is_asked_and_replace_what_it_returns(
+    run_app: Running,
+) -> None:
+    ran: list[str] = []
+
+    @tool_input_guardrail
+    def small(data: Any) -> ToolGuardrailFunctionOutput:
+        if "900" in data.context.tool_arguments:
+            return ToolGuardrailFunctionOutput.reject_content("too much")
+        return ToolGuardrailFunctionOutput.allow()
+
+    @tool_output_guardrail
+    async def no_names(data: Any) -> ToolGuardrailFunctionOutput:
+        if "ann" in data.output:
+            return ToolGuardrailFunctionOutput.reject_content("a name")
+        return ToolGuardrailFunctionOutput.allow()
+
+    @function_tool(needs_approval=True, tool_input_guardrails=[small], tool_output_guardrails=[no_names])
+    def refund(amount: int) -> str:
+        ran.append(str(amount))
+        return "paid to ann"
+
+    script = Script([call("refund", "a", amount=900), call("refund", "b", amount=5)], "done")
+    build = Interlock([agent(script, tools=[refund])])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        assert request.arguments == {"amount": 5}
+        await run.decide(request.request_id, "approve")
+        output = await run.result()
+
+        assert ran == ["5"]
+        assert script.results() == {"a": "too much", "b": "a name"}
+        assert output.usage.tool_calls == 1
+        await replays(app, build, run)
+
+
+async def test_an_agent_behaves_as_its_frameworks_own_outside_of_a_run() -> None:
+    from agents import Runner
+
+    @function_tool(needs_approval=True)
+    def refund(order: str) -> str:
+        return "paid"
+
+    one = agent(Script([call("refund", "a", order="A-1")], "done"), tools=[refund])
+    Interlock([one])
+    result = await asyncio.wait_for(Runner.run(one, "go"), 5)
+
+    assert [item.name for item in result.interruptions] == ["refund"]
