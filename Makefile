@@ -45,7 +45,7 @@ COMPILE := $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --g
     --no-annotate --no-emit-index-url --no-emit-find-links --no-config
 lock:
 	$(COMPILE) --all-extras --group dev --upgrade -o requirements.lock pyproject.toml
-	$(COMPILE) --extra pydantic-ai --extra otel --constraint requirements.lock -o requirements.image.lock pyproject.toml
+	$(COMPILE) --extra pydantic-ai --extra openai-agents --extra otel --constraint requirements.lock -o requirements.image.lock pyproject.toml
 
 clean:
 	rm -rf .venv build dist
