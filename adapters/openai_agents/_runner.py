@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError
 
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._scope import Scope, current_scope, entered, inner
+from interlock.adapters.openai_agents._traces import traced
 
 _LOOP = AgentRunner()
 """The SDK's own loop."""
@@ -67,10 +68,10 @@ def install() -> None:
 
 
 def _quiet(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without the SDK's own tracing, which would tell of each replay again."""
+    """The options without the SDK's own traces, unless a worker was told to send them."""
     config = options.get("run_config") or RunConfig()
     config = RunConfig(**config) if isinstance(config, dict) else config
-    return {**options, "run_config": dataclasses.replace(config, tracing_disabled=True)}
+    return {**options, "run_config": dataclasses.replace(config, tracing_disabled=not traced())}
 
 
 def _check_session(agent: Agent[Any], options: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
 from interlock.adapters.openai_agents._tools import CallInput
+from interlock.adapters.openai_agents._traces import keep_here, send
 from interlock.adapters.openai_agents._versions import check_versions
 from interlock.adapters.openai_agents.workflow import Runner
 from interlock.contracts import names
@@ -50,11 +51,21 @@ CALLBACKS = ("instructions", "guardrail", "predicate", "hook", "handoff")
 
 
 class OpenAIAgentsAdapter:
-    """Everything a worker needs to run these agents. The agents are checked, by name, when it is made."""
+    """Everything a worker needs to run these agents. The agents are checked, by name, when it is made.
+
+    send_traces: whether the worker sends the SDK's own traces to OpenAI.
+    """
 
     payload_converter = InterlockOpenAIConverter
 
-    def __init__(self, agents: Mapping[str, Agent[Any]], retries: Retries, sub_runs: SubRuns | None = None) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, Agent[Any]],
+        retries: Retries,
+        sub_runs: SubRuns | None = None,
+        *,
+        send_traces: bool = False,
+    ) -> None:
         check_versions()
         self._agents = graph_of(agents)
         self._sub_runs = sub_runs
@@ -68,12 +79,13 @@ class OpenAIAgentsAdapter:
         }
         self.activities = [one for name in self._agents for one in self._activities_of(name)]
         self.child_workflows: list[type] = []
+        self.interceptors: list[Interceptor] = [AttemptInterceptor()]
         install()
-
-    @property
-    def interceptor(self) -> Interceptor:
-        """The interceptor of the worker's activities."""
-        return AttemptInterceptor()
+        if sub_runs is not None:  # A worker's, not one that only checks the agents.
+            if send_traces:
+                self.interceptors.append(send())
+            else:
+                keep_here()
 
     async def close(self) -> None:
         """See `Adapter`."""

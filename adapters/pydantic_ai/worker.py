@@ -68,9 +68,9 @@ class PydanticAIAdapter:
                 self.activities.append(judge_activity(name, self._durables[name], agent))
 
     @property
-    def interceptor(self) -> Interceptor:
-        """The interceptor of the worker's activities."""
-        return _WorkerInterceptor(self)
+    def interceptors(self) -> list[Interceptor]:
+        """See `Adapter`."""
+        return [_WorkerInterceptor(self)]
 
     async def close(self) -> None:
         """See `Adapter`. Its toolsets are entered for each call."""

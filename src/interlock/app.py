@@ -1,6 +1,7 @@
 """The app: the agents that may run, and how."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
@@ -38,7 +39,7 @@ class Interlock:
         only a worker needs it."""
         framework = _framework(next(iter(self.agents.values())))
         try:
-            make = _openai_agents() if framework == "agents" else _pydantic_ai()
+            make = _openai_agents(self.settings.openai_traces) if framework == "agents" else _pydantic_ai()
         except ModuleNotFoundError as error:
             extra = "openai-agents" if framework == "agents" else "pydantic-ai"
             raise MisconfiguredError(
@@ -53,10 +54,10 @@ def _pydantic_ai() -> Callable[..., "Adapter"]:
     return PydanticAIAdapter
 
 
-def _openai_agents() -> Callable[..., "Adapter"]:
+def _openai_agents(send_traces: bool) -> Callable[..., "Adapter"]:
     from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
 
-    return OpenAIAgentsAdapter
+    return partial(OpenAIAgentsAdapter, send_traces=send_traces)
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ class Settings(BaseSettings):
     metrics_address: HOST:PORT at which `interlock worker run` shows its metrics to Prometheus; nowhere when empty.
     deployment, build_id: the worker deployment version that a worker is of; runs that begin on it end on it. Both or
     neither: without them a worker has no version.
+    openai_traces: whether a worker sends the OpenAI Agents SDK's own traces, prompts included, to OpenAI.
     """
 
     model_config = SettingsConfigDict(env_prefix="INTERLOCK_", frozen=True, extra="ignore", allow_inf_nan=False)
@@ -40,6 +41,7 @@ class Settings(BaseSettings):
     metrics_address: str = Field(default="", pattern=r"^(\S+:\d+)?$")
     deployment: str = Field(default="", max_length=250)
     build_id: str = Field(default="", max_length=250)
+    openai_traces: bool = False
 
     @field_validator("deployment")
     @classmethod

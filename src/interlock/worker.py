@@ -102,7 +102,7 @@ def make_worker(
             record_verdict,
             *adapter.activities,
         ],
-        "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners)), own_time, adapter.interceptor],
+        "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners)), own_time, *adapter.interceptors],
         "workflow_runner": GuardedRunner(watch),
         "workflow_task_executor": watch and watch.threads,
         **_versioning(version),

@@ -90,7 +90,7 @@ async def test_a_context_that_does_not_fit_is_refused_by_field(run_app: Running)
 
     async with run_app(Interlock([agent(Script("done"), tools=[note])])) as app:
         run = await app.client.start("support", "go", deps={"orders": 5})
-        with pytest.raises(RunFailedError, match="do not fit the context type Visit: .*user") as failed:
+        with pytest.raises(RunFailedError, match=r"do not fit the context type Visit: .*user") as failed:
             await run.result()
 
         assert failed.value.error_type == "InvalidInputError"

@@ -204,8 +204,8 @@ class Adapter(ToolCatalog, Protocol):
         ...
 
     @property
-    def interceptor(self) -> Any:
-        """The interceptor of the worker's activities."""
+    def interceptors(self) -> Sequence[Any]:
+        """The interceptors of the worker."""
         ...
 
     async def close(self) -> None:
