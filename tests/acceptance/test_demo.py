@@ -57,8 +57,9 @@ def test_two_demos_at_once_both_refund_both_orders_and_leave_nothing_running(tmp
     assert left_running(tmp_path) == []
 
 
-def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    with started(tmp_path, "--yes", "--kill", "--json") as demo:
+@pytest.mark.parametrize("adapter", ["pydantic-ai", "openai-agents"])
+def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, adapter: str) -> None:
+    with started(tmp_path, "--yes", "--kill", "--json", "--adapter", adapter) as demo:
         document = json.loads(finished(demo))
 
     assert document["answer"] == ANSWER

@@ -180,7 +180,7 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_is_stopped_before_it_served_is_gone(tmp_path: Path) -> None:
-    workers = Workers(tmp_path / "orders.db", tmp_path / "worker.log")
+    workers = Workers(tmp_path / "orders.db", tmp_path / "worker.log", "pydantic-ai")
     await workers.spawn()
     (pid,) = workers.pids
 

@@ -1,7 +1,6 @@
 """The support agent: its tools, and the script that plays the model's part when there is no model to talk to."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,16 +26,8 @@ from temporalio.common import RetryPolicy
 from interlock import Interlock
 from interlock.adapters.pydantic_ai import Durable, idempotency_key
 from interlock.demo import settings
+from interlock.demo.answers import not_refunded, orders_in, refunded
 from interlock.demo.orders import Order, Orders, Refund, RefundRefusedError
-
-_INSTRUCTIONS = (
-    "You work on support tickets of a shop. Look up every order that the ticket names before you act on it, all of "
-    "them at once. Ask for a refund only of what an order cost, for all orders at once. A refund may be rejected or "
-    "changed by a reviewer; do not ask for the same one again. At the end tell the customer what was refunded and "
-    "what was not, and why."
-)
-# The client tries three times within each; Temporal's own default would go on without end.
-_MODEL_ATTEMPTS = 3
 
 
 def make_app(orders: Orders, model: Model) -> Interlock:
@@ -62,9 +53,11 @@ def make_app(orders: Orders, model: Model) -> Interlock:
     support = Agent(
         CountedModel(model, orders),
         name=settings.AGENT,
-        instructions=_INSTRUCTIONS,
+        instructions=settings.INSTRUCTIONS,
         tools=[get_order, Tool(refund, requires_approval=True)],
-        capabilities=[Durable(model_activity_config={"retry_policy": RetryPolicy(maximum_attempts=_MODEL_ATTEMPTS)})],
+        capabilities=[
+            Durable(model_activity_config={"retry_policy": RetryPolicy(maximum_attempts=settings.MODEL_ATTEMPTS)})
+        ],
     )
     return Interlock([support])
 
@@ -115,8 +108,9 @@ def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
 
 def _lookups(parts: Sequence[Any]) -> Sequence[ModelResponsePart]:
     ticket = " ".join(str(part.content) for part in parts if isinstance(part, UserPromptPart))
-    numbers = dict.fromkeys(re.findall(r"\b[A-Z]-\d+\b", ticket))
-    return [ToolCallPart("get_order", {"order": number}) for number in numbers] or [TextPart("Which order is it?")]
+    return [ToolCallPart("get_order", {"order": number}) for number in orders_in(ticket)] or [
+        TextPart("Which order is it?")
+    ]
 
 
 def _refund_call(order: Any) -> ToolCallPart:
@@ -125,14 +119,8 @@ def _refund_call(order: Any) -> ToolCallPart:
 
 def _outcome(asked: dict[str, Any], result: ToolReturnPart) -> str:
     if result.outcome != "success":
-        verb = "was rejected" if result.outcome == "denied" else "failed"
-        why = str(result.content).rstrip(".")
-        return f"The refund of {asked['amount']:.2f} for order {asked['order']} {verb}: {why}."
-    paid: Any = result.content
-    before = [f"{asked['amount']:.2f}"] if paid["amount"] != asked["amount"] else []
-    before += [f"order {asked['order']}"] if paid["order_id"] != asked["order"] else []
-    changed = f", which a reviewer changed from {' for '.join(before)}" if before else ""
-    return f"Order {paid['order_id']} was refunded with {paid['amount']:.2f}{changed}."
+        return not_refunded(asked, str(result.content), rejected=result.outcome == "denied")
+    return refunded(asked, result.content)
 
 
 app = make_app(Orders(Path(os.environ.get(settings.DATABASE_VARIABLE, "orders.db"))), make_model())

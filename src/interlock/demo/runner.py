@@ -32,21 +32,22 @@ FOLDER = Path(".interlock/demo")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def run_demo(*, yes: bool, kill: bool, as_json: bool, folder: Path = FOLDER) -> int:
+async def run_demo(*, yes: bool, kill: bool, as_json: bool, adapter: str = "pydantic-ai", folder: Path = FOLDER) -> int:
     """Run the demo and return the exit status: 0 done, 2 when there is nobody to ask.
 
     yes: approve every refund. kill: end the worker with SIGKILL in the middle and start another. as_json: print one
-    document instead of everything else. folder: gets a new folder for each demo, which stays.
+    document instead of everything else. adapter: the framework of the agent. folder: gets a new folder for each demo,
+    which stays.
     Raises InterlockError when the demo fails, KeyboardInterrupt when it is interrupted. In every case the server and
     the worker it has started are gone when it ends.
     """
     if problem := _nobody_to_ask(yes=yes, as_json=as_json):
         sys.stderr.write(f"error: {problem}\n")
         return 2
-    if find_spec("pydantic_ai") is None:
-        raise MisconfiguredError('The demo needs more: `pip install "interlock[pydantic-ai,server]"`.')
+    if find_spec({"pydantic-ai": "pydantic_ai", "openai-agents": "agents"}[adapter]) is None:
+        raise MisconfiguredError(f'The demo needs more: `pip install "interlock[{adapter},server]"`.')
     screen = _screen(as_json=as_json)
-    demo = _Demo(Place.make(folder), screen, yes=yes, kill=kill)
+    demo = _Demo(Place.make(folder), screen, yes=yes, kill=kill, adapter=adapter)
     with _interruptible(screen):
         outcome = await demo.play()
     if as_json:
@@ -80,12 +81,12 @@ class Place:
 
 
 class _Demo:
-    def __init__(self, place: Place, screen: "Screen", *, yes: bool, kill: bool) -> None:
+    def __init__(self, place: Place, screen: "Screen", *, yes: bool, kill: bool, adapter: str) -> None:
         self._place = place
         self._screen = screen
         self._yes = yes
         self._kill = kill
-        self._workers = Workers(place.orders.path, place.folder / "worker.log")
+        self._workers = Workers(place.orders.path, place.folder / "worker.log", adapter)
 
     async def play(self) -> "Outcome":
         self._introduce()

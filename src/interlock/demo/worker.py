@@ -4,7 +4,9 @@ import asyncio
 import logging
 import os
 import sys
+from importlib import import_module
 
+from interlock.demo import settings
 from interlock.demo.connection import connect
 
 
@@ -12,8 +14,9 @@ def main() -> int:
     """Load the agent, wait to be told of the server, and work until standard input ends."""
     logging.basicConfig(level=logging.WARNING)
     # Loaded before the address is known: this takes as long as the server takes to start.
-    from interlock.demo.agent import app
     from interlock.worker import run_worker
+
+    app = import_module(settings.ADAPTERS[os.environ.get(settings.ADAPTER_VARIABLE, "pydantic-ai")]).app
 
     address = sys.stdin.readline().strip()
     if not address:

@@ -14,12 +14,14 @@ _STOPS_WITHIN_SECONDS = 5
 
 class Workers:
     """One worker process at a time. database: the shop's. log: the file that takes what they print.
+    adapter: the framework of the agent.
 
     pids: the ids of all of them, in order.
     """
 
-    def __init__(self, database: Path, log: Path) -> None:
+    def __init__(self, database: Path, log: Path, adapter: str) -> None:
         self._database = database
+        self._adapter = adapter
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._address = ""
@@ -93,7 +95,11 @@ class Workers:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
-            env={**os.environ, settings.DATABASE_VARIABLE: str(self._database)},
+            env={
+                **os.environ,
+                settings.DATABASE_VARIABLE: str(self._database),
+                settings.ADAPTER_VARIABLE: self._adapter,
+            },
             start_new_session=True,  # Ctrl+C in the terminal is for the demo, which stops the worker itself.
         )
 
