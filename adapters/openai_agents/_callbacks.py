@@ -4,12 +4,21 @@ Each call of one is a step of the run: it may read clocks and call services like
 replay, and what it changes in the context comes back. Here is the workflow's side; `_called.py` has the worker's.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from agents import Agent, AgentHooks, FunctionTool, GuardrailFunctionOutput, Handoff, ToolGuardrailFunctionOutput
+from agents import (
+    Agent,
+    AgentHooks,
+    FunctionTool,
+    GuardrailFunctionOutput,
+    Handoff,
+    RunConfig,
+    RunHooks,
+    ToolGuardrailFunctionOutput,
+)
 from agents.tool_context import ToolContext
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json
@@ -24,7 +33,18 @@ from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Json
 
-HOOKS = ("on_start", "on_end", "on_handoff", "on_tool_start", "on_tool_end", "on_llm_start", "on_llm_end")
+_OF_BOTH = {
+    "on_handoff": ("agent",),
+    "on_tool_start": ("tool",),
+    "on_tool_end": ("tool", "value"),
+    "on_llm_start": ("value", "value"),
+    "on_llm_end": ("response",),
+}
+AGENT_HOOKS: Mapping[str, tuple[str, ...]] = {"on_start": (), "on_end": ("output",), **_OF_BOTH}
+RUN_HOOKS: Mapping[str, tuple[str, ...]] = {"on_agent_start": (), "on_agent_end": ("output",), **_OF_BOTH}
+"""What each hook is given after the context and its agent. Agents and tools go by name: the worker has its own."""
+
+H = TypeVar("H")
 
 _GUARDED: TypeAdapter[GuardrailFunctionOutput] = TypeAdapter(GuardrailFunctionOutput)
 _TOOL_GUARDED: TypeAdapter[ToolGuardrailFunctionOutput] = TypeAdapter(ToolGuardrailFunctionOutput)
@@ -61,9 +81,23 @@ def recorded_agent(agent: Agent[Any], made: Agent[Any]) -> None:
     if callable(agent.prompt):
         made.prompt = _prompt(agent)
     for field in ("input_guardrails", "output_guardrails"):
-        setattr(made, field, [_recorded(agent, f"{field}:{at}", one) for at, one in enumerate(getattr(agent, field))])
+        setattr(made, field, [_recorded(f"{field}:{at}", one) for at, one in enumerate(getattr(agent, field))])
     if agent.hooks is not None:
-        made.hooks = _RecordedHooks(agent)
+        made.hooks = _recorded_hooks(agent.hooks, AgentHooks(), AGENT_HOOKS, "")
+
+
+def recorded_config(config: RunConfig) -> RunConfig:
+    """The configuration of a run, with its guardrails as steps."""
+    guardrails = {
+        field: [_recorded(f"run.{field}:{at}", one) for at, one in enumerate(getattr(config, field) or [])]
+        for field in ("input_guardrails", "output_guardrails")
+    }
+    return replace(config, **guardrails)  # type: ignore[arg-type]
+
+
+def recorded_run_hooks(hooks: RunHooks[Any] | None) -> RunHooks[Any] | None:
+    """The hooks of a run as steps."""
+    return None if hooks is None else _recorded_hooks(hooks, RunHooks(), RUN_HOOKS, "run.")
 
 
 def recorded_tool(agent: Agent[Any], tool: FunctionTool, made: FunctionTool) -> None:
@@ -88,7 +122,7 @@ def recorded_enabled(agent: Agent[Any], slot: str, said: Any) -> Any:
         return said
 
     async def enabled(context: Any, _: Any) -> bool:
-        return bool(await _call(agent, Callback(kind="predicate", slot=f"enabled:{slot}"), slot))
+        return bool(await _call(agent.name, Callback(kind="predicate", slot=f"enabled:{slot}"), slot))
 
     return enabled
 
@@ -99,82 +133,77 @@ async def recorded_needs_approval(
     """What the tool's function says of one call: whether it needs an approval."""
     name = tool.qualified_name
     callback = _about(ctx, Callback(kind="predicate", slot=f"needs_approval:{name}", given={"arguments": arguments}))
-    return bool(await _call(agent, callback, f"{name} needs approval?"))
+    return bool(await _call(agent.name, callback, f"{name} needs approval?"))
 
 
 async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments: str) -> None:
     """The callback of a handoff."""
     callback = Callback(kind="handoff", slot=one.tool_name, given={"arguments": arguments})
-    await _call(agent, callback, one.tool_name)
+    await _call(agent.name, callback, one.tool_name)
 
 
 async def recorded_approval(agent: Agent[Any], server: str, request: Any) -> Any:
     """What the user's own function says of a call that a provider asks about."""
     callback = Callback(kind="predicate", slot=f"hosted:{server}", given={"request": as_json(request)})
-    return await _call(agent, callback, f"{request.name} of {server}?")
+    return await _call(agent.name, callback, f"{request.name} of {server}?")
 
 
 def _instructions(agent: Agent[Any]) -> Callable[..., Awaitable[str]]:
     async def instructions(context: Any, _: Any) -> str:
-        return str(await _call(agent, Callback(kind="instructions", slot="instructions"), agent.name))
+        return str(await _call(agent.name, Callback(kind="instructions", slot="instructions"), agent.name))
 
     return instructions
 
 
-def _recorded(agent: Agent[Any], slot: str, guardrail: Any) -> Any:
+def _recorded(slot: str, guardrail: Any) -> Any:
     name = guardrail.get_name()
-    return replace(guardrail, name=name, guardrail_function=_guardrail(agent, slot, name))
+
+    async def recorded(context: Any, agent: Agent[Any], about: Any) -> GuardrailFunctionOutput:
+        callback = Callback(kind="guardrail", slot=slot, given={"about": as_json(about)})
+        return _GUARDED.validate_python(await _call(agent.name, callback, name))
+
+    return replace(guardrail, name=name, guardrail_function=recorded)
 
 
 def _prompt(agent: Agent[Any]) -> Callable[..., Awaitable[Any]]:
     async def prompt(data: Any) -> Any:
-        return await _call(agent, Callback(kind="instructions", slot="prompt"), agent.name)
+        return await _call(agent.name, Callback(kind="instructions", slot="prompt"), agent.name)
 
     return prompt
-
-
-def _guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Awaitable[GuardrailFunctionOutput]]:
-    async def guardrail(context: Any, _: Any, about: Any) -> GuardrailFunctionOutput:
-        callback = Callback(kind="guardrail", slot=slot, given={"about": as_json(about)})
-        return _GUARDED.validate_python(await _call(agent, callback, name))
-
-    return guardrail
 
 
 def _tool_guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Awaitable[ToolGuardrailFunctionOutput]]:
     async def guardrail(data: Any) -> ToolGuardrailFunctionOutput:
         given = {"output": as_json(data.output)} if hasattr(data, "output") else {}
         callback = _about(data.context, Callback(kind="guardrail", slot=slot, given=given))
-        return _TOOL_GUARDED.validate_python(await _call(agent, callback, name))
+        return _TOOL_GUARDED.validate_python(await _call(agent.name, callback, name))
 
     return guardrail
 
 
-class _RecordedHooks(AgentHooks[Any]):
-    """The hooks of an agent that its user has written, each call a step."""
-
-    def __init__(self, agent: Agent[Any]) -> None:
-        self._agent = agent
-        for name in HOOKS:
-            if getattr(type(agent.hooks), name) is not getattr(AgentHooks, name):
-                setattr(self, name, self._hook(name))
-
-    def _hook(self, name: str) -> Callable[..., Awaitable[None]]:
-        async def hook(context: Any, agent: Any, *args: Any) -> None:
-            callback = Callback(kind="hook", slot=name, given={"args": [_argument(one) for one in args]})
-            callback = _about(context, callback) if isinstance(context, ToolContext) else callback
-            await _call(self._agent, callback, f"{name} of {self._agent.name}")
-
-        return hook
+def _recorded_hooks(hooks: Any, made: H, known: Mapping[str, tuple[str, ...]], prefix: str) -> H:
+    """Hooks that call those which the user has written, each call a step."""
+    for name, kinds in known.items():
+        if getattr(type(hooks), name) is not getattr(type(made), name):
+            setattr(made, name, _hook(name, kinds, prefix))
+    return made
 
 
-def _argument(value: Any) -> Json:
-    """An argument of a hook: agents and tools go by name, for the worker has its own."""
-    if isinstance(value, Agent):
-        return {"agent": value.name}
-    if hasattr(value, "qualified_name") or hasattr(value, "name"):
-        return {"tool": getattr(value, "qualified_name", None) or value.name}
-    return {"value": as_json(value)}
+def _hook(name: str, kinds: tuple[str, ...], prefix: str) -> Callable[..., Awaitable[None]]:
+    async def hook(context: Any, *args: Any, **named: Any) -> None:
+        agent, *rest = [*args, *named.values()]
+        given = [_argument(kind, value) for kind, value in zip(kinds, rest, strict=True)]
+        callback = Callback(kind="hook", slot=f"{prefix}{name}", given={"args": given})
+        callback = _about(context, callback) if isinstance(context, ToolContext) else callback
+        await _call(agent.name, callback, f"{name} of {agent.name}")
+
+    return hook
+
+
+def _argument(kind: str, value: Any) -> Json:
+    if kind == "agent":
+        return str(value.name)
+    return str(getattr(value, "qualified_name", None) or value.name) if kind == "tool" else as_json(value)
 
 
 def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
@@ -183,7 +212,7 @@ def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
     )
 
 
-async def _call(agent: Agent[Any], callback: Callback, label: str) -> Any:
+async def _call(agent: str, callback: Callback, label: str) -> Any:
     scope = current_scope.get()
     assert scope, "A recorded callback is only used inside a run."
     at = scope.places.get(callback.tool_call_id)
@@ -192,11 +221,11 @@ async def _call(agent: Agent[Any], callback: Callback, label: str) -> Any:
             context = scope.context.dump()
             with planned(f"{callback.kind} {label}", call=digest([callback.slot, callback.given])):
                 handle = workflow.start_activity(
-                    names.callback_activity(agent.name, callback.kind),
+                    names.callback_activity(agent, callback.kind),
                     callback.model_copy(
                         update={
                             "context": context,
-                            "serialized_run_context": scope.told(scope.path_to(agent.name), callback.tool_call_id),
+                            "serialized_run_context": scope.told(scope.path_to(agent), callback.tool_call_id),
                         }
                     ),
                     result_type=CallbackResult,

@@ -10,6 +10,7 @@ from agents import (
     GenerateDynamicPromptData,
     HostedMCPTool,
     MCPToolApprovalRequest,
+    ModelResponse,
     RunContextWrapper,
 )
 from agents.tool_context import ToolContext
@@ -18,24 +19,28 @@ from openai.types.responses.response_output_item import McpApprovalRequest
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult, as_json
+from interlock.adapters.openai_agents._callbacks import AGENT_HOOKS, RUN_HOOKS, Callback, CallbackResult, as_json
 from interlock.adapters.openai_agents._context import ContextType, changes_of
-from interlock.adapters.openai_agents._graph import function_tools
+from interlock.adapters.openai_agents._graph import Running, function_tools
+
+_RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
 
 class Callbacks:
     """Calls the functions of the agents of a graph.
 
-    agents: by name. tool: finds a tool by its agent, its name and the run's context.
+    agents: by name. running: what their runs are given. tool: finds a tool by its agent, its name and the context.
     """
 
     def __init__(
         self,
         agents: Mapping[str, Agent[Any]],
         context: ContextType,
+        running: Running,
         tool: Callable[[str, str, Any], Awaitable[FunctionTool]],
     ) -> None:
         self._agents = agents
+        self._running = running
         self._context = context
         self._tool = tool
 
@@ -51,17 +56,19 @@ class Callbacks:
         ctx = _wrapper(agent, callback, context)
         given = callback.given
         if callback.kind == "hook":
-            args = [await self._argument(agent, one, context) for one in _list(given["args"])]
-            return await getattr(agent.hooks, callback.slot)(ctx, agent, *args)
+            return await self._hook(agent, callback, ctx)
         if what == "instructions":
             return await _result(agent.instructions, ctx, agent)
         if what == "prompt":
             return await _result(agent.prompt, GenerateDynamicPromptData(context=ctx, agent=agent))
-        if what == "input_guardrails":
-            return await _result(agent.input_guardrails[int(rest)].guardrail_function, ctx, agent, given["about"])
-        if what == "output_guardrails":
-            output = _as_output(agent, given["about"])
-            return await _result(agent.output_guardrails[int(rest)].guardrail_function, ctx, agent, output)
+        if what.endswith((".input_guardrails", ".output_guardrails")) or what in (
+            "input_guardrails",
+            "output_guardrails",
+        ):
+            owner: Any = self._running.config if what.startswith("run.") else agent
+            guardrail = getattr(owner, what.removeprefix("run."))[int(rest)]
+            about = _as_output(agent, given["about"]) if what.endswith("output_guardrails") else given["about"]
+            return await _result(guardrail.guardrail_function, ctx, agent, about)
         if what in ("tool_input_guardrails", "tool_output_guardrails"):
             return await self._tool_guardrail(agent, what, rest, ctx, given)
         if what == "needs_approval":
@@ -91,10 +98,22 @@ class Callbacks:
             return function_tools(agent)[name].is_enabled
         return next(one for one in agent.handoffs if getattr(one, "tool_name", None) == name).is_enabled  # type: ignore[union-attr]
 
-    async def _argument(self, agent: Agent[Any], given: Any, context: Any) -> Any:
-        if "agent" in given:
-            return self._agents[given["agent"]]
-        return await self._tool(agent.name, given["tool"], context) if "tool" in given else given["value"]
+    async def _hook(self, agent: Agent[Any], callback: Callback, ctx: Any) -> None:
+        of_run = callback.slot.startswith("run.")
+        name = callback.slot.removeprefix("run.")
+        kinds = (RUN_HOOKS if of_run else AGENT_HOOKS)[name]
+        given: Any = callback.given["args"]
+        args = [await self._argument(agent, kind, one, ctx) for kind, one in zip(kinds, given, strict=True)]
+        await getattr(self._running.hooks if of_run else agent.hooks, name)(ctx, agent, *args)
+
+    async def _argument(self, agent: Agent[Any], kind: str, given: Any, ctx: Any) -> Any:
+        if kind == "agent":
+            return self._agents[given]
+        if kind == "tool":
+            return await self._tool(agent.name, given, ctx.context)
+        if kind == "response":
+            return _RESPONSE.validate_python(given)
+        return _as_output(agent, given) if kind == "output" else given
 
 
 def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:
@@ -122,7 +141,3 @@ def _label(tool: HostedMCPTool) -> str:
 async def _result(function: Any, *args: Any) -> Any:
     value = function(*args)
     return await value if inspect.isawaitable(value) else value
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

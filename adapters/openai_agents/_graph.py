@@ -1,6 +1,7 @@
 """The agents that an app's agents can reach, and what of them cannot be run durably."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agents import (
@@ -11,6 +12,8 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
+    RunConfig,
+    RunHooks,
     WebSearchTool,
 )
 from agents.sandbox import SandboxAgent
@@ -27,6 +30,14 @@ HOSTED = (
     WebSearchTool,
 )
 """Tools that the provider runs as part of its answer: they are in the model call's step."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """What `Runner.run` would be given beside an agent: the configuration and the hooks of all runs of an app."""
+
+    config: RunConfig = field(default_factory=RunConfig)
+    hooks: RunHooks[Any] | None = None
 
 
 def graph_of(agents: Mapping[str, Agent[Any]]) -> dict[str, Agent[Any]]:

@@ -34,6 +34,9 @@ from interlock.contracts.ports import FailedStep
 INSTANCE = "interlock:instance"
 """The model name that stands for the agent's own model object, which only the worker has."""
 
+OF_ALL = "interlock:run"
+"""The model name that stands for the model object of the app's run configuration."""
+
 _PARAMETERS = ModelActivityParameters()
 
 
@@ -52,7 +55,7 @@ class RecordedModel(_TemporalModelStub):
     def __init__(self, agent: Agent[Any], name: str | None) -> None:
         super().__init__(name, model_params=_PARAMETERS, agent=agent)
         self._agent_name = agent.name
-        self._shown = type_of_model(agent) if name is None or name == INSTANCE else name
+        self._shown = type_of_model(agent) if name in (None, INSTANCE, OF_ALL) else str(name)
 
     async def get_response(
         self,

@@ -11,8 +11,9 @@ from agents import (
     ModelBehaviorError,
     ModelProvider,
     ModelResponse,
-    MultiProvider,
+    RunConfig,
     RunContextWrapper,
+    RunHooks,
 )
 from agents.tool import invoke_function_tool, maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
@@ -29,9 +30,9 @@ from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult
 from interlock.adapters.openai_agents._called import Callbacks
 from interlock.adapters.openai_agents._context import changes_of, context_type
 from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
-from interlock.adapters.openai_agents._graph import function_tools, graph_of
+from interlock.adapters.openai_agents._graph import Running, function_tools, graph_of
 from interlock.adapters.openai_agents._hosted import hosted_connection
-from interlock.adapters.openai_agents._model import INSTANCE, RequestInput
+from interlock.adapters.openai_agents._model import INSTANCE, OF_ALL, RequestInput
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
@@ -53,7 +54,8 @@ CALLBACKS = ("instructions", "guardrail", "predicate", "hook", "handoff")
 class OpenAIAgentsAdapter:
     """Everything a worker needs to run these agents. The agents are checked, by name, when it is made.
 
-    send_traces: whether the worker sends the SDK's own traces to OpenAI.
+    run_config, run_hooks: what the SDK's `Runner.run` would be given. send_traces: whether the worker sends the SDK's
+    own traces to OpenAI.
     """
 
     payload_converter = InterlockOpenAIConverter
@@ -64,18 +66,21 @@ class OpenAIAgentsAdapter:
         retries: Retries,
         sub_runs: SubRuns | None = None,
         *,
+        run_config: RunConfig | None = None,
+        run_hooks: RunHooks[Any] | None = None,
         send_traces: bool = False,
     ) -> None:
         check_versions()
         self._agents = graph_of(agents)
         self._sub_runs = sub_runs
         self._context = context_type(self._agents.values())
-        self._provider = _Provider(self._agents)
+        running = Running(run_config or RunConfig(), run_hooks)
+        self._provider = _Provider(self._agents, running.config)
         self._servers = Servers()
         self._server_tools: dict[str, dict[str, FunctionTool]] = {}
-        self._callbacks = Callbacks(self._agents, self._context, self._found)
+        self._callbacks = Callbacks(self._agents, self._context, running, self._found)
         self.runners: dict[str, AgentRunner] = {
-            name: Runner(agent, self._agents, self._context, retries) for name, agent in agents.items()
+            name: Runner(agent, self._agents, self._context, retries, running) for name, agent in agents.items()
         }
         self.activities = [one for name in self._agents for one in self._activities_of(name)]
         self.child_workflows: list[type] = []
@@ -214,25 +219,24 @@ def _without_error_function(tool: FunctionTool, raw: Any) -> FunctionTool:
 
 
 class _Provider:
-    """The models of the agents: their own objects, or what the SDK makes of a name."""
+    """The models of the agents: their own objects, or what the provider of the run configuration makes of a name."""
 
-    def __init__(self, agents: Mapping[str, Agent[Any]]) -> None:
+    def __init__(self, agents: Mapping[str, Agent[Any]], config: RunConfig) -> None:
         self._agents = agents
-        self._named: ModelProvider | None = None
+        self._config = config
 
     def of(self, agent: str) -> ModelProvider:
-        provider = self
+        """The models of one agent."""
+        return _ModelsOf(self._agents[agent], self._config)
 
-        class OfAgent(ModelProvider):
-            def get_model(self, model_name: str | None) -> Model:
-                own = provider._agents[agent].model
-                if model_name == INSTANCE and isinstance(own, Model):
-                    return own
-                return provider._by_name(model_name)
 
-        return OfAgent()
+class _ModelsOf(ModelProvider):
+    def __init__(self, agent: Agent[Any], config: RunConfig) -> None:
+        self._agent = agent
+        self._config = config
 
-    def _by_name(self, name: str | None) -> Model:
-        if self._named is None:
-            self._named = MultiProvider()
-        return self._named.get_model(name)
+    def get_model(self, model_name: str | None) -> Model:
+        for mark, own in ((INSTANCE, self._agent.model), (OF_ALL, self._config.model)):
+            if model_name == mark and isinstance(own, Model):
+                return own
+        return self._config.model_provider.get_model(model_name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
@@ -10,6 +11,7 @@ from agents import (
     Agent,
     ItemHelpers,
     MaxTurnsExceeded,
+    Model,
     ModelBehaviorError,
     ModelRefusalError,
     ModelSettings,
@@ -27,7 +29,10 @@ from temporalio.exceptions import ApplicationError
 from interlock._failures import ended_by, failure_of
 from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
 from interlock.adapters.openai_agents._agents import durable
+from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
+from interlock.adapters.openai_agents._graph import Running
+from interlock.adapters.openai_agents._model import OF_ALL
 from interlock.adapters.openai_agents._runner import in_loop
 from interlock.adapters.openai_agents._scope import Scope, entered, sdk_usage, usage_of
 from interlock.contracts import names
@@ -48,12 +53,21 @@ _HELPED_BY_ASKING_AGAIN = (
 
 
 class Runner:
-    """Runs one agent, and those it hands over to, in a workflow. agents: all that it reaches, by name."""
+    """Runs one agent, and those it hands over to, in a workflow.
+
+    agents: all that it reaches, by name. running: what the SDK's own loop is given.
+    """
 
     def __init__(
-        self, agent: Agent[Any], agents: Mapping[str, Agent[Any]], context: ContextType, retries: Retries
+        self,
+        agent: Agent[Any],
+        agents: Mapping[str, Agent[Any]],
+        context: ContextType,
+        retries: Retries,
+        running: Running,
     ) -> None:
         self._agent = agent
+        self._running = running
         self._agents = agents
         self._context = context
         self._retries = retries
@@ -74,7 +88,7 @@ class Runner:
             calls=count(carried.calls + 1),
             context=Context(self._context, run.deps),
             agents=self._agents,
-            model=run.model,
+            model=run.model or _named(self._running.config.model),
         )
         task = asyncio.current_task()
         try:
@@ -100,7 +114,8 @@ class Runner:
                     context=wrapper,
                     max_turns=None if left is None else left - turns,
                     previous_response_id=previous,
-                    run_config=_run_config(run),
+                    run_config=_run_config(run, self._running.config),
+                    hooks=recorded_run_hooks(self._running.hooks),
                 )
                 break
             except HistoryIsLongError:
@@ -180,13 +195,18 @@ def _input(run: RunInput) -> Any:
     return [*run.message_history, *said]
 
 
-def _run_config(run: RunInput) -> RunConfig:
+def _named(model: str | Model | None) -> str | None:
+    return model if model is None or isinstance(model, str) else OF_ALL
+
+
+def _run_config(run: RunInput, config: RunConfig) -> RunConfig:
     try:
         settings = _SETTINGS.validate_python(run.model_settings) if run.model_settings else None
     except ValidationError as error:
         # Not `from error`: the cause goes into the history too, and it quotes the input.
         raise _invalid_input(f"The run's model settings do not fit: {problems(error)}") from None
-    return RunConfig(model_settings=settings)
+    both = settings if config.model_settings is None else config.model_settings.resolve(settings)
+    return dataclasses.replace(recorded_config(config), model=None, model_settings=both)
 
 
 def _turns(limits: dict[str, Json] | None) -> int | None:

@@ -9,6 +9,8 @@ from interlock.contracts.ports import SubRuns
 from interlock.settings import Settings
 
 if TYPE_CHECKING:
+    from agents import RunConfig, RunHooks
+
     from interlock.contracts.ports import Adapter
     from interlock.retries import Retries
 
@@ -21,14 +23,22 @@ class Interlock:
 
     agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
     settings: read from `INTERLOCK_*` when not given. retries: how often failing calls are tried again.
+    run_config, run_hooks: what `Runner.run` of the OpenAI Agents SDK would be given beside each of its agents.
     Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
     """
 
     def __init__(
-        self, agents: Sequence[Any], *, settings: Settings | None = None, retries: "Retries | None" = None
+        self,
+        agents: Sequence[Any],
+        *,
+        settings: Settings | None = None,
+        retries: "Retries | None" = None,
+        run_config: "RunConfig | None" = None,
+        run_hooks: "RunHooks[Any] | None" = None,
     ) -> None:
         from interlock.retries import Retries
 
+        self._running: dict[str, Any] = {"run_config": run_config, "run_hooks": run_hooks}
         self.settings = settings or Settings.read()
         self.retries = retries or Retries()
         self.agents = _by_name(agents)
@@ -39,7 +49,7 @@ class Interlock:
         only a worker needs it."""
         framework = _framework(next(iter(self.agents.values())))
         try:
-            make = _openai_agents(self.settings.openai_traces) if framework == "agents" else _pydantic_ai()
+            make = self._openai_agents() if framework == "agents" else self._pydantic_ai()
         except ModuleNotFoundError as error:
             extra = "openai-agents" if framework == "agents" else "pydantic-ai"
             raise MisconfiguredError(
@@ -47,17 +57,19 @@ class Interlock:
             ) from error
         return make(self.agents, self.retries, sub_runs)
 
+    def _pydantic_ai(self) -> Callable[..., "Adapter"]:
+        from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
 
-def _pydantic_ai() -> Callable[..., "Adapter"]:
-    from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
+        if given := [name for name, value in self._running.items() if value is not None]:
+            raise MisconfiguredError(
+                f"{' and '.join(given)} belong to the OpenAI Agents SDK; these agents are of pydantic-ai."
+            )
+        return PydanticAIAdapter
 
-    return PydanticAIAdapter
+    def _openai_agents(self) -> Callable[..., "Adapter"]:
+        from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
 
-
-def _openai_agents(send_traces: bool) -> Callable[..., "Adapter"]:
-    from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
-
-    return partial(OpenAIAgentsAdapter, send_traces=send_traces)
+        return partial(OpenAIAgentsAdapter, **self._running, send_traces=self.settings.openai_traces)
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from agents import Agent, Model, ModelResponse, Usage
+from agents import Agent, Model, ModelResponse, ModelSettings, Usage
 from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseOutputItem,
@@ -26,6 +26,7 @@ class Script(Model):
         self._tokens = tokens
         self.asked: list[list[Any]] = []
         self.instructions: list[str | None] = []
+        self.settings: list[ModelSettings] = []
 
     @property
     def calls(self) -> int:
@@ -39,9 +40,15 @@ class Script(Model):
         }
 
     async def get_response(
-        self, system_instructions: str | None, input: str | list[Any], *args: Any, **named: Any
+        self,
+        system_instructions: str | None,
+        input: str | list[Any],
+        model_settings: ModelSettings,
+        *args: Any,
+        **named: Any,
     ) -> ModelResponse:
         """See `Model`."""
+        self.settings.append(model_settings)
         items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
         self.asked.append(items)
         self.instructions.append(system_instructions)

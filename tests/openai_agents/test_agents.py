@@ -9,7 +9,10 @@ from agents import (
     Agent,
     AgentHooks,
     GuardrailFunctionOutput,
+    ModelSettings,
+    RunConfig,
     RunContextWrapper,
+    RunHooks,
     ToolGuardrailFunctionOutput,
     function_tool,
     handoff,
@@ -281,3 +284,50 @@ async def test_an_agent_behaves_as_its_frameworks_own_outside_of_a_run() -> None
     result = await asyncio.wait_for(Runner.run(one, "go"), 5)
 
     assert [item.name for item in result.interruptions] == ["refund"]
+
+
+class SeenByRun(RunHooks[Any]):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def on_agent_start(self, context: Any, agent: Any) -> None:
+        self.seen.append(("start", agent.name))
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        self.seen.append(("answer", agent.name, response.usage.input_tokens))
+
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
+        self.seen.append(("handoff", from_agent.name, to_agent.name))
+
+    async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
+        self.seen.append(("end", agent.name, output))
+
+
+async def test_what_the_runner_would_be_given_holds_for_every_run_of_the_app(run_app: Running) -> None:
+    @input_guardrail
+    def no_fruit(ctx: Any, agent: Any, given: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput(None, tripwire_triggered=given == "apple")
+
+    script = Script([call("transfer_to_billing", "a")], "paid back")
+    billing = Agent(name="billing")
+    config = RunConfig(model=script, input_guardrails=[no_fruit], model_settings=ModelSettings(temperature=0.5))
+    hooks = SeenByRun()
+    build = Interlock([Agent(name="support", handoffs=[billing])], run_config=config, run_hooks=hooks)
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go", model_settings={"top_p": 0.2})
+
+        assert (await run.result()).output == "paid back"
+        assert hooks.seen == [
+            ("start", "support"),
+            ("answer", "support", 5),
+            ("handoff", "support", "billing"),
+            ("start", "billing"),
+            ("answer", "billing", 5),
+            ("end", "billing", "paid back"),
+        ]
+        settings = script.settings[-1]
+        assert (settings.temperature, settings.top_p) == (0.5, 0.2)
+        await replays(app, build, run)
+        with pytest.raises(RunFailedError) as failed:
+            await (await app.client.start("support", "apple")).result()
+        assert failed.value.error_type == "InputGuardrailTripwireTriggered"
