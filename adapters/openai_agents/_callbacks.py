@@ -122,7 +122,11 @@ def recorded_enabled(agent: Agent[Any], slot: str, said: Any) -> Any:
         return said
 
     async def enabled(context: Any, _: Any) -> bool:
-        return bool(await _call(agent.name, Callback(kind="predicate", slot=f"enabled:{slot}"), slot))
+        return bool(
+            await _call(
+                agent.name, Callback(kind="predicate", slot=f"enabled:{slot}"), f"{slot.partition(':')[2]} enabled?"
+            )
+        )
 
     return enabled
 
@@ -133,7 +137,7 @@ async def recorded_needs_approval(
     """What the tool's function says of one call: whether it needs an approval."""
     name = tool.qualified_name
     callback = _about(ctx, Callback(kind="predicate", slot=f"needs_approval:{name}", given={"arguments": arguments}))
-    return bool(await _call(agent.name, callback, f"{name} needs approval?"))
+    return bool(await _call(agent.name, callback, f"{name} needs approval"))
 
 
 async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments: str) -> None:
@@ -145,7 +149,7 @@ async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments:
 async def recorded_approval(agent: Agent[Any], server: str, request: Any) -> Any:
     """What the user's own function says of a call that a provider asks about."""
     callback = Callback(kind="predicate", slot=f"hosted:{server}", given={"request": as_json(request)})
-    return await _call(agent.name, callback, f"{request.name} of {server}?")
+    return await _call(agent.name, callback, f"{request.name} of {server} approved?")
 
 
 def _instructions(agent: Agent[Any]) -> Callable[..., Awaitable[str]]:

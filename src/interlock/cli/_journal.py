@@ -119,7 +119,7 @@ def _step(step: Step, above: str, depth: int, began: datetime) -> _Row:
             "Bytes": f"{short(step.bytes_in)} > {short(step.bytes_out)}",
             "Outcome": line(ending(step)),
         },
-        _STYLES.get(step.status, "dim" if step.kind in ("description", "predicate") else ""),
+        _STYLES.get(step.status, "dim" if step.kind in ("description", "predicate", "hook", "instructions") else ""),
     )
 
 

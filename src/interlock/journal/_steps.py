@@ -41,6 +41,11 @@ _KINDS: tuple[tuple[str, StepKind], ...] = (
     ("__model_request_stream", "model"),
     ("__call_tool", "tool"),
     (names.JUDGE_SUFFIX, "judge"),
+    ("__predicate", "predicate"),
+    ("__guardrail", "guardrail"),
+    ("__hook", "hook"),
+    ("__handoff", "handoff"),
+    ("__instructions", "instructions"),
 )
 # A tool that fails in a way the model is told about ends its activity well; its result says what it is.
 _TOLD_FAILURES = {
@@ -49,6 +54,8 @@ _TOLD_FAILURES = {
     "validation_error": "ValidationError",
     "run_cancelled": "RunCancelled",
 }
+_SDK_CALLS = ("function_call", "mcp_call", "mcp_approval_request")
+_CALLBACKS = ("guardrail", "hook", "handoff", "instructions")
 _KEY_START = 16  # How much of its call's key is in the id of a run that a tool started.
 _TIMEOUT = {"timed_out": "TimeoutError"}
 _TOOL_OUTCOMES = {
@@ -217,7 +224,8 @@ def _name(kind: StepKind, activity_type: str, given: Any, summary: str) -> str:
         "tool": text_in(given, "name") or summary.partition(":")[0],
         "judge": text_in(given, "tool") or summary.removeprefix("judge ").partition(":")[0],
         "description": text_in(given, "tool"),
-        "predicate": summary.partition(" needs ")[0],
+        "predicate": summary.removeprefix("predicate ").partition(" needs ")[0],
+        **{one: summary.removeprefix(f"{one} ") for one in _CALLBACKS},
     }.get(kind, "")
     return cut(found or activity_type, 200)
 
@@ -239,14 +247,36 @@ def _came_back(step: Step, result: Any) -> dict[str, Any]:
     if step.kind == "judge" and isinstance(result, dict):
         return {"usage": usage_in(result.get("usage")), "outcome": cut(text_in(result, "verdict"), 50)}
     if step.kind == "predicate":
-        return {"outcome": "needs approval" if result is True else "needs no approval"}
+        return {"outcome": _predicate_outcome(step, result)}
+    if step.kind == "guardrail" and isinstance(result, dict):
+        return {"outcome": _guardrail_outcome(result.get("value"))}
     return {"usage": usage_in(result.get("usage_delta")) if isinstance(result, dict) else None}
 
 
+def _predicate_outcome(step: Step, result: Any) -> str:
+    word = result.get("value") if isinstance(result, dict) else result
+    if step.summary.endswith((" enabled?", " approved?")):
+        return "yes" if word else "no"
+    return "needs approval" if word is True else "needs no approval"
+
+
+def _guardrail_outcome(said: Any) -> str:
+    """What a guardrail said: it stops a run, or replaces what a call gets or gives."""
+    behavior = said.get("behavior") if isinstance(said, dict) else None
+    if (
+        (isinstance(said, dict)
+        and said.get("tripwire_triggered") is True)
+        or text_in(behavior, "type") == "raise_exception"
+    ):
+        return "stops the run"
+    return "replaces the call" if text_in(behavior, "type") == "reject_content" else "lets it pass"
+
+
 def _model_outcome(result: Any) -> str:
-    found = result.get("parts") if isinstance(result, dict) else None
+    found = (result.get("parts") or result.get("output")) if isinstance(result, dict) else None
     parts = found if isinstance(found, list) else []
     calls = [shown(text_in(part, "tool_name")) for part in parts if text_in(part, "part_kind") == "tool-call"]
+    calls += [shown(text_in(part, "name")) for part in parts if text_in(part, "type") in _SDK_CALLS]
     if not calls:
         return "answers"
     named = [f"{name} ×{count}" if count > 1 else name for name, count in Counter(calls).items()]  # noqa: RUF001

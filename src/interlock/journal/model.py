@@ -6,7 +6,9 @@ from pydantic import AwareDatetime
 
 from interlock.contracts.payloads import Json, Payload, Usage
 
-StepKind = Literal["model", "tool", "judge", "description", "predicate", "other"]
+StepKind = Literal[
+    "model", "tool", "judge", "description", "predicate", "guardrail", "hook", "handoff", "instructions", "other"
+]
 StepStatus = Literal["scheduled", "completed", "failed", "timed_out", "cancelled", "abandoned"]
 Via = Literal["update", "signal", "judge", "fork"]
 
