@@ -82,6 +82,7 @@ class EventWriter:
         self._calls: dict[str, tuple[str, MaskedArguments]] = {}
         self._waiting: list[str] = []  # Kinds, and ids of calls, with something new; in their order.
         self._characters = 0
+        self._full = False  # Then nothing more is told of what a model says: it would not follow on what was told.
         self._progress: Said | None = None
         self._more = asyncio.Event()
         self._sending = asyncio.create_task(self._run())
@@ -174,7 +175,8 @@ class EventWriter:
 
     def _takes(self, delta: str) -> bool:
         self._characters += len(delta)
-        return self._characters <= _MOST_WAITING
+        self._full = self._full or self._characters > _MOST_WAITING
+        return not self._full
 
     def _note(self, key: str) -> None:
         if key not in self._waiting:

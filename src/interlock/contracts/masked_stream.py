@@ -61,7 +61,7 @@ class MaskedArguments:
     def take(self) -> dict[str, Json]:
         """The arguments that are whole by now, masked, and were not taken yet."""
         try:
-            known = from_json(self._written, allow_partial=True)
+            known = from_json(self._written, allow_partial="trailing-strings")
         except ValueError:
             return {}
         if not isinstance(known, dict):
