@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -24,7 +25,11 @@ from interlock.contracts.payloads import EventBatch, Said
 from interlock.contracts.ports import event_sink
 
 _FIRST_SECONDS = 0.2
+_AT_FULL_PACE = (
+    4  # Steps of one run in one worker. Of more at once each waits longer, so that a run gets no more signals.
+)
 _BATCH_CHARACTERS = 16_000
+_MOST_PIECES = 200
 _MOST_WAITING = (
     400_000  # In characters. The server is away, or slower than the model: the rest is in the step's result.
 )
@@ -41,18 +46,32 @@ class StreamInterceptor(Interceptor):
     """Gives the activities of streamed runs somewhere to tell how far they are. No attempt ever waits for it, except,
     for 2 s at most, one that failed: what it said has to be taken back."""
 
+    def __init__(self) -> None:
+        self._writing: Counter[str] = Counter()
+
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         """See `Interceptor`."""
-        return _Inbound(next)
+        return _Inbound(next, self._writing)
 
 
 class _Inbound(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, writing: "Counter[str]") -> None:
+        super().__init__(next)
+        self._writing = writing
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         if names.HEADER_STREAM not in input.headers:
             return await super().execute_activity(input)
         info = activity.info()
-        writer = EventWriter(_signal, activity_id=info.activity_id, attempt=info.attempt)
+        run = info.workflow_run_id or ""
+        writer = EventWriter(
+            _signal,
+            activity_id=info.activity_id,
+            attempt=info.attempt,
+            slower=lambda: max(1.0, self._writing[run] / _AT_FULL_PACE),
+        )
         token = event_sink.set(writer)
+        self._writing[run] += 1
         try:
             result = await super().execute_activity(input)
         except BaseException as error:
@@ -61,6 +80,9 @@ class _Inbound(ActivityInboundInterceptor):
         finally:
             event_sink.reset(token)
             writer.stop()
+            self._writing[run] -= 1
+            if not self._writing[run]:
+                del self._writing[run]
         return result
 
 
@@ -68,11 +90,14 @@ class EventWriter:
     """Collects what one attempt of a step says, and sends it in batches that come the rarer the longer it takes.
 
     An attempt after the first says at once that it has begun. What is not sent when the attempt succeeds is dropped:
-    the step's result, which is recorded next, holds it.
+    the step's result, which is recorded next, holds it. slower: how many times longer than by itself it waits.
     """
 
-    def __init__(self, send: Send, *, activity_id: str, attempt: int) -> None:
+    def __init__(
+        self, send: Send, *, activity_id: str, attempt: int, slower: Callable[[], float] = lambda: 1.0
+    ) -> None:
         self._send = send
+        self._slower = slower
         self._activity_id = activity_id
         self._attempt = attempt
         self._number = 0
@@ -125,11 +150,13 @@ class EventWriter:
                 await self._sent(self._batch(()))
             while True:
                 await self._more.wait()
-                await asyncio.sleep(interval_seconds(self._loop.time() - self._began))
+                await asyncio.sleep(interval_seconds(self._loop.time() - self._began) * self._slower())
                 if said := self._take():
                     await self._sent(self._batch(said))
         except RPCError as error:  # The run has ended, or takes no more signals.
-            _logger.info("events.dropped", extra={"activity_id": self._activity_id, "status": error.status.name})
+            _logger.info("events.dropped", extra={"activity_id": self._activity_id, "why": error.status.name})
+        except Exception as error:  # What a model says may be no Unicode, or have ids of any length.
+            _logger.warning("events.dropped", extra={"activity_id": self._activity_id, "why": type(error).__name__})
 
     async def _sent(self, batch: EventBatch) -> None:
         while True:
@@ -154,7 +181,7 @@ class EventWriter:
         if self._progress:
             said.append(self._progress)
             self._progress = None
-        return tuple(said)
+        return tuple(said[:_MOST_PIECES])
 
     def _said(self, key: str) -> list[Said]:
         if key in self._texts:

@@ -142,3 +142,30 @@ async def test_arguments_too_large_for_a_preview_are_left_for_the_recorded_call(
     told.stop()
 
     assert [(said.text, said.arguments, said.size) for said in batch.said] == [("write", {}, 50_015)]
+
+
+async def test_text_that_is_no_unicode_ends_the_telling_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def send(batch: EventBatch) -> None:
+        batch.model_dump_json()
+
+    told = EventWriter(send, activity_id="3", attempt=1)
+    told.text("half a pair \ud800 and more ")
+
+    async def ended() -> bool:
+        return told._sending.done()
+
+    await eventually(ended, within_seconds=5)
+    assert told._sending.exception() is None
+    assert [record.message for record in caplog.records] == ["events.dropped"]
+
+
+async def test_steps_beside_many_others_tell_less_often() -> None:
+    server = Server()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    told = EventWriter(server.send, activity_id="3", attempt=1, slower=lambda: 20.0)
+    told.text("one two ")
+    await until(server, 1)
+    told.stop()
+
+    assert loop.time() - began >= 0.2

@@ -156,7 +156,7 @@ class EventReader:
         step = self._history.step_of(batch.activity_id) if batch else None
         if batch is None or step is None or step.ended_at is not None or not _is_shown(step):
             return  # A stranger's, or of an attempt that the server had given up.
-        speech = self._speeches[step.activity_id]
+        speech = self._speeches.setdefault(step.activity_id, _Speech())
         yield from self._attempt(step, batch.attempt, "")
         if batch.attempt < speech.attempt or batch.attempt <= speech.failed or batch.number <= speech.batches:
             return
@@ -179,7 +179,7 @@ class EventReader:
 
     def _attempt(self, step: Step, attempt: int, error: str) -> Iterator[dict[str, Any]]:
         """A later attempt than the one that is known of is under way: so that one has failed."""
-        speech = self._speeches[step.activity_id]
+        speech = self._speeches.setdefault(step.activity_id, _Speech())
         if attempt > speech.attempt and _is_shown(step):
             if speech.failed < attempt - 1:
                 speech.attempt = attempt - 1
