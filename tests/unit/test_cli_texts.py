@@ -166,6 +166,7 @@ def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: p
         progress.event("run-1", event("text", step=1, text=f"I look.\n{EVIL}"))
         progress.event("run-1", event("attempt_failed", step=1, attempt=1, error="OSError"))
         progress.event("run-1", event("text", step=1, text=f"I look again.\n{EVIL}"))
+        progress.event("run-1", event("call", step=1, name="refund", call_id="c1"))
         progress.event(
             "run-1",
             event("step_finished", step=1, step_kind="model", text="calls refund", status="completed", attempt=2),

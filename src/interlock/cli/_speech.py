@@ -46,6 +46,7 @@ class Speech:
         self._calls: dict[str, str] = {}
         self._progress: RunEvent | None = None
         self._void = 0
+        self._calls_tools = False
 
     def take(self, event: RunEvent) -> None:
         """The step says something."""
@@ -57,6 +58,7 @@ class Speech:
             self._calls[event.call_id] = line(f"{event.name}, {event.size or 0:,} characters")
         elif event.kind == "call":
             self._calls.pop(event.call_id, None)
+            self._calls_tools = True
         elif event.kind == "progress":
             self._progress = event
         elif event.kind == "attempt_failed":
@@ -86,7 +88,7 @@ class Speech:
         tries = f", {event.attempt} attempts" if (event.attempt or 0) > 1 else ""
         text = Text.assemble(MARKS.get(event.status, "  "), self.label, (f"  {took}{tries}", "dim"))
         yield text.append(f"  {line(event.error)}", style="red") if event.error else text
-        if event.step_kind == "model" and event.text.startswith("calls ") and self._text.strip():
+        if self._calls_tools and self._text.strip():
             rows = _rows(self._text.strip(), 100)
             yield from (Text(f"{_INDENT}{row}", style="dim") for row in rows[:_LINES_KEPT])
             if len(rows) > _LINES_KEPT:

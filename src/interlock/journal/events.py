@@ -11,15 +11,14 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 
 from interlock.contracts import names
-from interlock.contracts.masking import masked, masked_text
 from interlock.contracts.payloads import EventBatch, Json, Payload, Said
-from interlock.journal._payloads import Decoder, moment, shown_object, text_in
+from interlock.journal._answers import SPOKEN, answer_in
+from interlock.journal._payloads import Decoder, moment
 from interlock.journal._steps import ENDS
 from interlock.journal.model import Request, Step, SubRunLink
 from interlock.journal.reader import HistoryReader
 
 _ENDED_WITH = "its worker was lost, or the attempt failed"
-_SPOKEN = ("text", "thinking")
 
 
 class RunEvent(Payload):
@@ -76,7 +75,7 @@ class _Speech:
         self.attempt = 1
         self.failed = 0  # The last attempt that was told to have failed.
         self.batches = 0
-        self.said = dict.fromkeys(_SPOKEN, "")
+        self.said = dict.fromkeys(SPOKEN, "")
 
 
 class EventReader:
@@ -168,7 +167,7 @@ class EventReader:
 
     def _piece(self, step: Step, speech: _Speech, said: Said) -> Iterator[dict[str, Any]]:
         of = {"kind": said.kind, **self._in(step), "attempt": speech.attempt}
-        if said.kind in _SPOKEN and said.text:
+        if said.kind in SPOKEN and said.text:
             speech.said[said.kind] += said.text
             yield {**of, "text": said.text}
         elif said.kind == "call_delta":
@@ -188,7 +187,7 @@ class EventReader:
 
     def _void(self, step: Step, speech: _Speech, error: str) -> Iterator[dict[str, Any]]:
         speech.failed = speech.attempt
-        speech.said = dict.fromkeys(_SPOKEN, "")
+        speech.said = dict.fromkeys(SPOKEN, "")
         yield {"kind": "attempt_failed", **self._in(step), "attempt": speech.attempt, "error": error}
 
     async def _finished(self, event: HistoryEvent, step: Step) -> list[dict[str, Any]]:
@@ -208,15 +207,15 @@ class EventReader:
 
     def _rest(self, step: Step, speech: _Speech, result: Any) -> Iterator[dict[str, Any]]:
         """What the recorded answer holds beyond what was said; all of it where that does not fit."""
-        answer = _answer(result)
-        if not all(answer[kind].startswith(speech.said[kind]) for kind in _SPOKEN):
+        answer = answer_in(result)
+        if not all(answer.said[kind].startswith(speech.said[kind]) for kind in SPOKEN):
             yield from self._void(step, speech, "it does not fit what was recorded")
         of = {**self._in(step), "attempt": step.attempts}
-        for kind in reversed(_SPOKEN):
-            if rest := answer[kind][len(speech.said[kind]) :]:
+        for kind in SPOKEN:
+            if rest := answer.said[kind][len(speech.said[kind]) :]:
                 yield {**of, "kind": kind, "text": rest}
-        for call in _calls(result):
-            yield {**of, "kind": "call", **call}
+        for call in answer.calls:
+            yield {**of, "kind": "call", "name": call.tool, "call_id": call.call_id, "arguments": call.arguments}
 
     def _of(self, step: Step) -> dict[str, Any]:
         return {**self._in(step), "step_kind": step.kind, "name": step.name}
@@ -289,39 +288,4 @@ def _read(given: Any) -> EventBatch | None:
     try:
         return EventBatch.model_validate(given)
     except ValidationError:
-        return None
-
-
-def _parts(result: Any) -> list[Any]:
-    found = result.get("parts") if isinstance(result, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _answer(result: Any) -> dict[str, str]:
-    """What a recorded answer of a model says, by kind, with secrets masked."""
-    parts = _parts(result)
-    return {
-        kind: masked_text("".join(text_in(part, "content") for part in parts if text_in(part, "part_kind") == kind))
-        for kind in _SPOKEN
-    }
-
-
-def _calls(result: Any) -> Iterator[dict[str, Any]]:
-    for part in _parts(result):
-        if text_in(part, "part_kind") == "tool-call":
-            yield {
-                "name": str(masked(text_in(part, "tool_name"))),
-                "call_id": text_in(part, "tool_call_id"),
-                "arguments": shown_object(_arguments(part.get("args"))),
-            }
-
-
-def _arguments(written: Any) -> Any:
-    from pydantic_core import from_json
-
-    if not isinstance(written, str):
-        return written
-    try:
-        return from_json(written)
-    except ValueError:
         return None
