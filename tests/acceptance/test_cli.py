@@ -722,6 +722,7 @@ def test_the_doctor_finds_nothing_wrong_and_lists_the_tools_of_an_app(program: P
     assert found["agents"] == {
         "support": ["refund (waits for approval)", "ship", "send", "wire (waits for approval)"],
         "lead": ["ask_support"],
+        "writer": [],
     }
     assert "ok   server" in program("doctor").out
 
