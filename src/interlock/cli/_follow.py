@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from interlock._rpc import ignoring_unanswered
+from interlock.cli._console import say
 from interlock.cli._progress import Progress
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 from interlock.contracts.masking import masked_text
@@ -32,7 +33,7 @@ class Trouble:
 
 
 async def follow(client: Client, run: Run) -> None:
-    """Show a run's progress until it ends."""
+    """Show a run's progress until it ends, or say why that cannot be told."""
     progress, changed = Progress(run.id), asyncio.Event()
     tasks = [
         asyncio.create_task(_look_beside(client, run, progress)),
@@ -41,6 +42,8 @@ async def follow(client: Client, run: Run) -> None:
     try:
         with progress.live():
             await _follow_events(client, run, progress, changed, tasks)
+    except RefusedError as error:  # It is old, and the history of its beginning is gone.
+        say(str(error), style="dim")
     finally:
         for task in tasks:
             task.cancel()

@@ -110,5 +110,5 @@ def _progress(event: RunEvent) -> Text:
     share = min(max(done / total, 0.0), 1.0)
     full = round(share * _BAR)
     return Text.assemble(
-        _INDENT, ("━" * full, "cyan"), ("━" * (_BAR - full), "dim"), f" {done:,g} of {total:,g}", (f"  {note}", "dim")
+        _INDENT, ("━" * full, "cyan"), ("─" * (_BAR - full), "dim"), f" {done:,g} of {total:,g}", (f"  {note}", "dim")
     )
