@@ -102,11 +102,6 @@ class EventReader:
         return self._steps_before + len(self._history.steps)
 
     @property
-    def streamed(self) -> bool:
-        """Whether the run records what its steps say; known from its first event on."""
-        return self._history.streamed
-
-    @property
     def continued_as(self) -> str:
         """The run id of the execution that the run goes on in; empty when it does not."""
         return self._history.continued_as

@@ -87,7 +87,6 @@ class HistoryReader:
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
         self._head["started_at"] = datetime.now(UTC)
         self._rulings: list[dict[str, Any]] = []  # What the run took over of the decisions about another one.
-        self._streamed = False
         self._said = ""  # What the run last said of its status.
         self._task = 0  # How many workflow tasks are done; what arrives now comes with the next one.
         self._events = 0
@@ -107,11 +106,6 @@ class HistoryReader:
     def summary(self) -> str:
         """What the run was started with, in a line."""
         return str(self._head.get("summary", ""))
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the run records what its steps say while they work."""
-        return self._streamed
 
     @property
     def stuck(self) -> Mapping[int, Stuck]:
@@ -193,8 +187,6 @@ class HistoryReader:
         parent = given.get("parent") if isinstance(given, dict) else None
         fork = given.get("fork") if isinstance(given, dict) else None
         self._rulings = _objects_in(fork, "rulings")
-        options = given.get("options") if isinstance(given, dict) else None
-        self._streamed = isinstance(options, dict) and options.get("stream") is True
         self._steps.root = (*texts_in(parent, "agent_path"), agent) if agent else ()
         self._head |= {
             "workflow_id": attributes.workflow_id,
