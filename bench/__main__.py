@@ -24,6 +24,7 @@ from bench.memory import memory
 from bench.resume import resume
 from bench.startup import startup
 from bench.step import step
+from bench.stream import stream
 
 BENCHMARKS: dict[str, Callable[[Tell], Awaitable[list[Figure]]]] = {
     "step": step,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[Tell], Awaitable[list[Figure]]]] = {
     "decision": decision,
     "memory": memory,
     "startup": startup,
+    "stream": stream,
 }
 _LIMIT_SECONDS = 240
 

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
         ApprovalRequest,
         Carried,
         Decision,
+        EventBatch,
         Receipt,
         Retry,
         RetryReceipt,
@@ -38,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 _CARRIED = 50
+_STREAMED_EVENTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ class AgentWorkflow:
         self._now.remove(label)
         self.show()
 
+    def is_streamed(self) -> bool:
+        """Whether the steps that begin now record what happens inside of them. No longer in a history that is long and
+        could not be ended: each record is a signal, and the server takes 10,000 in one execution."""
+        return self._run.options.stream and workflow.info().get_current_history_length() < _STREAMED_EVENTS
+
     def idle(self) -> bool:
         """Whether the run neither asks anybody nor has ended: then something of it has to be under way."""
         return self._status() == "running"
@@ -174,6 +181,10 @@ class AgentWorkflow:
             self._gate.spent_elsewhere += known.usage  # It is started over, under the same id.
         self._sub_runs[sub_run.workflow_id] = sub_run
         self.show()
+
+    @workflow.signal(name=names.RECORD_EVENTS)
+    def record_events(self, batch: EventBatch) -> None:
+        """A step tells how far it is. It is in the history now, which is all that is wanted."""
 
     @workflow.update(name=names.SUBMIT_DECISION)
     def submit_decision(self, decision: Decision) -> Receipt:

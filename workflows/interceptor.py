@@ -25,10 +25,10 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.ports import Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.guard import is_cancelling
-    from interlock.workflows.reuse import Reuse
 
 _RECALL_TIMEOUT = timedelta(minutes=1)
 _RECALL_HEARTBEAT = timedelta(seconds=8)
+_SILENT = (names.DESCRIBE_TOOL, names.RECORD_VERDICT)
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -41,7 +41,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         run = workflow.instance()
         if not isinstance(run, AgentWorkflow):
             return super().start_activity(input)
-        _named(input, run.reuse, plan.call if plan else "")
+        _named(input, run, plan.call if plan else "")
         label = input.summary or input.activity
         run.started(label)
         handle = super().start_activity(input)
@@ -81,14 +81,16 @@ def _finished(run: AgentWorkflow, label: str, done: "asyncio.Future[object]") ->
         done.exception()  # Of a call that nobody waits for any more it would be logged as lost.
 
 
-def _named(input: StartActivityInput, reuse: Reuse, call: str) -> None:
+def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> None:
     """Write into the history which step of the run this is, for forks of it; in a fork, take its result over."""
+    reuse = run.reuse
     step = reuse.step(input.activity)
     to_payload = workflow.payload_converter().to_payload
     input.headers = {
         **input.headers,
         names.HEADER_STEP: to_payload(step),
         **({names.HEADER_CALL: to_payload(call)} if call else {}),
+        **({names.HEADER_STREAM: to_payload(True)} if run.is_streamed() and input.activity not in _SILENT else {}),
     }
     if (result := reuse.result(step, call)) is not None:
         given = _readable(input.args[0]) if input.args else None

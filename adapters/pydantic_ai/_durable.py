@@ -5,12 +5,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from pydantic_ai import RunContext
+from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tool_manager import _ValidationDeferral
 from pydantic_ai.tools import ToolDefinition, ToolDenied
@@ -24,7 +25,9 @@ from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
+from interlock.adapters.pydantic_ai._streamed import StreamedModel, told_to
 from interlock.contracts import names
+from interlock.contracts.ports import event_sink
 
 
 class Durable(TemporalDurability[Any]):
@@ -125,6 +128,16 @@ class Durable(TemporalDurability[Any]):
             _gated.add_message(scope, request_context)
         with self._planned_request(ctx, request_context):
             return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
+
+    def get_wrapper_model(self, model: Model) -> Model | None:
+        """See `AbstractCapability`."""
+        sink = event_sink.get()
+        return super().get_wrapper_model(model) if sink is None else StreamedModel(model, sink)
+
+    def _model_stream_event_handler(self) -> EventStreamHandler[Any] | None:
+        # Of an agent with a handler of the user's, whose model is asked for a stream anyway.
+        handler, sink = super()._model_stream_event_handler(), event_sink.get()
+        return handler if sink is None else told_to(sink, handler)
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse

@@ -11,7 +11,8 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import from_json, to_json
 
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
-from interlock.contracts.payloads import Parent, RunInput, RunOutput
+from interlock.contracts.payloads import Parent, RunInput, RunOptions, RunOutput
+from interlock.contracts.ports import event_sink
 
 
 def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent) -> RunInput:
@@ -27,6 +28,7 @@ def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent:
         model_settings=cast("dict[str, Any] | None", ctx.model_settings),
         usage_limits=from_json(to_json(ctx.usage_limits)) if ctx.usage_limits else None,
         parent=parent,
+        options=RunOptions(stream=event_sink.get() is not None),
     )
 
 

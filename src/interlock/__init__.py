@@ -14,7 +14,7 @@ from interlock.contracts.errors import (
 if TYPE_CHECKING:
     from interlock.app import Interlock
     from interlock.client import Client
-    from interlock.journal import Journal, Step
+    from interlock.journal import Journal, RunEvent, Step
     from interlock.retries import Retries
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
@@ -30,6 +30,7 @@ __all__ = [
     "RefusedError",
     "Retries",
     "Run",
+    "RunEvent",
     "RunFailedError",
     "RunReport",
     "RunTrouble",
@@ -45,6 +46,7 @@ _HOMES = {
     "Retries": "interlock.retries",
     "Journal": "interlock.journal",
     "Run": "interlock.run",
+    "RunEvent": "interlock.journal",
     "RunReport": "interlock.run",
     "RunTrouble": "interlock.watchdog",
     "Settings": "interlock.settings",

@@ -131,13 +131,14 @@ class Client:
         usage_limits: dict[str, Json] | None = None,
         requested_by: str | None = None,
         stuck_seconds: float | None = None,
+        stream: bool = False,
         restart: bool = False,
     ) -> Run:
         """Start a run, or find the one that is there.
 
         id: a business key makes asking twice one run; made up when not given. The other fields are those of
-        `RunInput`. stuck_seconds: in place of the client's. restart: when the run with this id has ended, start it
-        over (its history stays).
+        `RunInput`. stuck_seconds: in place of the client's. stream: record what its models and tools say while they
+        work, for `Run.events`. restart: when the run with this id has ended, start it over (its history stays).
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
@@ -151,7 +152,9 @@ class Client:
                 model_settings=model_settings,
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
-                options=RunOptions(stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds),
+                options=RunOptions(
+                    stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds, stream=stream
+                ),
             )
         except ValidationError as error:
             raise MisconfiguredError(f"The run cannot be started: {problems(error, depth=1)}") from error
@@ -215,7 +218,7 @@ class Client:
         run = plan.run.model_copy(
             update={
                 "requested_by": current_user() if requested_by is None else requested_by,
-                "options": RunOptions(stuck_seconds=self.stuck_seconds),
+                "options": RunOptions(stuck_seconds=self.stuck_seconds, stream=plan.run.options.stream),
             }
         )
         check_travels(run, "The fork")

@@ -1,7 +1,7 @@
 """One run: its result, its state, its steps, and the answers people give it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +44,7 @@ from interlock.contracts.payloads import (
     Usage,
     Verdict,
 )
-from interlock.journal import HistoryReader, Journal, Step
+from interlock.journal import EventReader, HistoryReader, Journal, RunEvent, Step
 
 if TYPE_CHECKING:
     from interlock.client import Client
@@ -266,6 +266,48 @@ class Run:
                 run_id = reader.journal().continued_as
                 if not run_id:
                     return
+
+    async def events(self, *, from_offset: int = 0) -> AsyncGenerator[RunEvent]:
+        """Follow the run's events to its end, from an offset on: what its models say as they say it, how far its tools
+        are, what is asked and decided. Of a run that was not started with `stream` it is told what each model has said
+        once it has said it.
+
+        Read from the history: no worker is needed, and the run does not notice. Every reader gets the same events under
+        the same offsets, during the run or afterwards. One that stopped after an event goes on with its offset + 1.
+        Raises RefusedError when there is no such run, or the history of its beginning is no longer kept;
+        UnavailableError when the server goes away: read on from where you were.
+        """
+        if from_offset < 0:
+            raise MisconfiguredError(f"Offsets begin at 0; {from_offset} was given.")
+        with server_errors(self.id):
+            run_id, reader = await self._first_execution(), EventReader(self._client.temporal.data_converter)
+            while run_id:
+                handle = self._client.temporal.get_workflow_handle(self.id, run_id=run_id)
+                async for event in handle.fetch_history_events(wait_new_event=True):
+                    for found in await reader.read(event):
+                        if found.offset >= from_offset:
+                            yield found
+                run_id, reader = reader.continued_as, reader.after()
+
+    async def _first_execution(self) -> str:
+        """The run id of the execution that the latest one goes back to. Not what the server says is the first: of a run
+        that was reset that is another history."""
+        latest = run_id = (await self._handle.describe()).run_id
+        while True:
+            handle = self._client.temporal.get_workflow_handle(self.id, run_id=run_id)
+            try:
+                first = await anext(handle.fetch_history_events(page_size=1))
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND or run_id == latest:
+                    raise
+                raise RefusedError(
+                    f"The events of run {self.id!r} cannot be counted: the history of its beginning is no longer kept. "
+                    f"See `interlock journal {self.id}`."
+                ) from error
+            before = first.workflow_execution_started_event_attributes.continued_execution_run_id
+            if not before:
+                return run_id
+            run_id = before
 
     async def accepted(self, *, within_seconds: float = 5) -> None:
         """Wait until a worker has taken the run on.

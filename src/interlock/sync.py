@@ -1,12 +1,13 @@
 """The client for code that is not async."""
 
 import asyncio
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
 from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, Receipt, RetryReceipt, RunOutput
-from interlock.journal import Journal, Step
+from interlock.journal import Journal, RunEvent, Step
 from interlock.run import RunReport
 from interlock.watchdog import RunTrouble
 
@@ -66,6 +67,19 @@ class SyncClient:
     def steps(self, workflow_id: str) -> list[Step]:
         """The steps of a run. See `Run.steps`."""
         return self._loop.run(self._client.attach(workflow_id).steps())
+
+    def events(self, workflow_id: str, *, from_offset: int = 0) -> Iterator[RunEvent]:
+        """Follow a run's events to its end. See `Run.events`."""
+        stream = self._client.attach(workflow_id).events(from_offset=from_offset)
+
+        async def following() -> RunEvent | None:
+            return await anext(stream, None)
+
+        try:
+            while (event := self._loop.run(following())) is not None:
+                yield event
+        finally:
+            self._loop.run(stream.aclose())
 
     def troubled_runs(self, **options: Any) -> list[RunTrouble]:
         """The open runs that do not get on, and why. See `Client.troubled_runs`."""

@@ -20,11 +20,12 @@ from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
 from interlock.activities.record import record_verdict
+from interlock.activities.stream import StreamInterceptor
 from interlock.adapters._calls import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
 from interlock.contracts.errors import RefusedError, UnavailableError
-from interlock.contracts.payloads import RunInput, RunOptions, RunOutput
+from interlock.contracts.payloads import RunInput, RunOutput
 from interlock.contracts.ports import Adapter
 from interlock.histories import StoredHistories
 from interlock.settings import Settings
@@ -60,7 +61,7 @@ class SubRunsThroughClient:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _run(self, workflow_id: str, run: RunInput, not_before: datetime) -> RunOutput:
-        options = RunOptions(stuck_seconds=self._client.stuck_seconds)
+        options = run.options.model_copy(update={"stuck_seconds": self._client.stuck_seconds})
         run = run.model_copy(update={"options": options})
         started = await self._client.start_run(workflow_id, run, pinned_to=self._pinned_to)
         if await started.ended_in_vain(before=not_before):
@@ -102,7 +103,13 @@ def make_worker(
             record_verdict,
             *adapter.activities,
         ],
-        "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners)), own_time, *adapter.interceptors],
+        "interceptors": [
+            _GUARD,
+            RunInterceptor(WorkerAgents(adapter.runners)),
+            StreamInterceptor(),
+            own_time,
+            *adapter.interceptors,
+        ],
         "workflow_runner": GuardedRunner(watch),
         "workflow_task_executor": watch and watch.threads,
         **_versioning(version),

@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from pydantic_ai import Agent, Tool
@@ -60,6 +61,18 @@ def pay() -> str:
     return slow()
 
 
+async def writer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+    """Writes until the file GATE is there."""
+    note("writer")
+    if not GATE.exists():
+        yield "Half of an answer "
+    while not GATE.exists():
+        await asyncio.sleep(0.02)
+        yield "and more "
+    yield "The whole answer."
+
+
+writing = Agent(FunctionModel(stream_function=writer), name="writer", capabilities=[Durable()])
 agent = Agent(
     FunctionModel(model),
     name="support",
@@ -70,7 +83,7 @@ agent = Agent(
 
 async def main() -> None:
     client = await Client.connect(sys.argv[1], task_queue=sys.argv[2])
-    await run_worker(Interlock([agent]), client, asyncio.Event())
+    await run_worker(Interlock([agent, writing]), client, asyncio.Event())
 
 
 if __name__ == "__main__":

@@ -81,6 +81,14 @@ def lead_model(messages, info):
     return ModelResponse(parts=[TextPart(messages[-1].parts[0].content)])
 
 
+async def write(messages, info):
+    import asyncio
+
+    for word in "The order is on its way to you, token=abc123456 opens the box.".split(" "):
+        yield f"{word} "
+        await asyncio.sleep(0.1)
+
+
 async def ask_support(what: str) -> str:
     """Let support do it."""
     return (await support.run(what)).output
@@ -89,7 +97,8 @@ async def ask_support(what: str) -> str:
 tools = [Tool(refund, requires_approval=True), ship, send, Tool(wire, requires_approval=True)]
 support = Agent(FunctionModel(model), name="support", tools=tools, capabilities=[Durable()])
 lead = Agent(FunctionModel(lead_model), name="lead", tools=[ask_support], capabilities=[Durable()])
-app = Interlock([support, lead])
+writer = Agent(FunctionModel(stream_function=write), name="writer", capabilities=[Durable()])
+app = Interlock([support, lead, writer])
 '''
 
 AT_ONCE = {"INTERLOCK_STUCK_SECONDS": "0"}
@@ -224,7 +233,7 @@ def program(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     program = Program(folder, {**kept, "TEMPORAL_ADDRESS": server.address, "INTERLOCK_TASK_QUEUE": queue, **AT_ONCE})
     with program.running("worker", "run", "support:app") as worker:
         said = worker.says("Start a run with")
-        assert "Worker for support, lead" in said
+        assert "Worker for support, lead, writer" in said
         assert f"Task queue {queue}, server {server.address}, namespace default" in said
         assert "search attribute" not in said
         yield program
@@ -513,6 +522,32 @@ def test_a_run_is_listed_shown_and_watched(program: Program) -> None:
     assert decision["outcome"] == "approved"
 
 
+def test_a_streamed_run_is_watched_from_any_of_its_events(program: Program) -> None:
+    run = program("runs", "start", "writer", "--prompt", "Where is it?", "--stream").out.strip()
+    events = [json.loads(row) for row in program("runs", "watch", run, "--json").out.splitlines()]
+
+    assert [event["offset"] for event in events] == list(range(len(events)))
+    assert len([event for event in events if event["kind"] == "text"]) > 2
+    assert "".join(event["text"] for event in events if event["kind"] == "text") == (
+        "The order is on its way to you, token=[masked] opens the box. "
+    )
+    assert (events[-1]["kind"], events[-1]["status"]) == ("run_ended", "completed")
+    later = program("runs", "watch", run, "--json", "--from", "3").out.splitlines()
+    assert [json.loads(row) for row in later] == events[3:]
+    assert "--from goes with --json." in program("runs", "watch", run, "--from", "3", status=2).error
+    watched = program("runs", "watch", run)
+    assert watched.out.startswith("The order is on its way to you")
+    assert "✓ model" in watched.err
+
+
+def test_watching_the_events_of_a_run_that_fails_fails(program: Program) -> None:
+    program("runs", "start", "support", "--prompt", "fail", "--id", "watched", "--wait", status=1)
+    events = program("runs", "watch", "watched", "--json", status=1).out.splitlines()
+
+    assert json.loads(events[-1])["status"] == "failed"
+    assert "the model is broken" in json.loads(events[-1])["error"]
+
+
 def test_a_journal_is_read_as_text_as_json_and_as_a_page(program: Program) -> None:
     run = start(program, REFUND)
     requests(program, run)
@@ -710,6 +745,7 @@ def test_the_doctor_finds_nothing_wrong_and_lists_the_tools_of_an_app(program: P
     assert found["agents"] == {
         "support": ["refund (waits for approval)", "ship", "send", "wire (waits for approval)"],
         "lead": ["ask_support"],
+        "writer": [],
     }
     assert "ok   server" in program("doctor").out
 

@@ -126,3 +126,30 @@ async def test_a_restarted_server_goes_on_where_it_was(tmp_path: Path) -> None:
 
     assert output.output == "done"
     assert workers.ran == {**ONCE, "slow": 1}
+
+
+async def test_what_a_killed_worker_had_streamed_is_taken_back_and_readers_get_all_of_it(tmp_path: Path) -> None:
+    server = await EmbeddedServer.start(port=0, ui=False)
+    workers = Workers(server, tmp_path)
+    first = await workers.start()
+    client = await Client.connect(server.address, task_queue="crash")
+    run = await client.start("writer", "go", stream=True)
+    before = []
+    async for event in run.events():
+        before.append(event)
+        if event.kind == "text" and len(before) > 4:
+            break  # It drops out, and so does the worker.
+    await kill(first)
+    second = await workers.start()
+    workers.gate.touch()
+    after = [event async for event in run.events(from_offset=before[-1].offset + 1)]
+    output = await run.result()
+    events = [event async for event in run.events()]
+    await kill(second)
+    await server.stop()
+
+    assert [*before, *after] == events
+    voids = [at for at, event in enumerate(events) if event.kind == "attempt_failed"]
+    assert [events[at].attempt for at in voids] == [1]
+    assert "".join(event.text for event in events[voids[0] :] if event.kind == "text") == output.output
+    assert output.output == "The whole answer."

@@ -4,6 +4,7 @@ What a new history needs is added beside what is there. Replaying calls neither 
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,13 +13,13 @@ from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability, HandleDeferredToolCalls
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolCall, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Settings
-from interlock.adapters.pydantic_ai import Durable
+from interlock.adapters.pydantic_ai import Durable, progress
 
 tool_entered = asyncio.Event()
 """Set once a tool is at work that never ends by itself."""
@@ -145,6 +146,37 @@ class Tenant(BaseModel):
     level: int = 0
 
 
+async def dictate(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """A model that speaks slowly, and stumbles at its first attempt to answer."""
+    turn = sum(isinstance(message, ModelResponse) for message in messages)
+    if turn == 0:
+        for word in ["I", "weigh", "it", "first.", ""]:
+            yield {0: DeltaThinkingPart(content=f"{word} ")}
+            await asyncio.sleep(0.1)
+        for piece in ('{"parcel": "P-7",', ' "api_key": "invented', '-1"}'):
+            yield {1: DeltaToolCall(name="weigh" if "parcel" in piece else None, json_args=piece, tool_call_id="w1")}
+            await asyncio.sleep(0.2)
+        return
+    for word in ("It weighs 2 kg, password: invented-2 as you said. " * 2).split(" "):
+        yield f"{word} "
+        await asyncio.sleep(0.05)
+        if word == "kg," and not dictate_stumbled:
+            await asyncio.sleep(0.4)
+            dictate_stumbled.append(True)
+            raise ConnectionError("the line is down")
+
+
+dictate_stumbled: list[bool] = []
+
+
+async def weigh(ctx: RunContext[None], parcel: str, api_key: str) -> str:
+    """Put a parcel on the scales."""
+    for gram in range(3):
+        progress(ctx, gram + 1, 3, "weights are on")
+        await asyncio.sleep(0.25)
+    return f"{parcel} weighs 2 kg"
+
+
 def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
     """The app. The arguments change it, to show that a replay notices."""
     model = FunctionModel(answer, model_name="scripted")
@@ -179,4 +211,10 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         name="flaky",
         capabilities=[Durable(model_activity_config={"retry_policy": RetryPolicy(maximum_attempts=1)})],
     )
-    return Interlock([support, payer, judged, hooked, typed, flaky], settings=Settings(task_queue="replay"))
+    teller = Agent(
+        FunctionModel(stream_function=dictate, model_name="scripted"),
+        name="teller",
+        tools=[Tool(weigh, requires_approval=True)],
+        capabilities=[Durable()],
+    )
+    return Interlock([support, payer, judged, hooked, typed, flaky, teller], settings=Settings(task_queue="replay"))

@@ -206,6 +206,14 @@ async def completed_fork(app: RunningApp, name: str) -> dict[str, Run]:
 
 
 @ending
+async def completed_streamed(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "teller", "What does P-7 weigh?", stream=True)
+    await app.requests(run, 1)
+    await run.decide("1", "approve", by="ann", reason="the scales are free")
+    return {name: await ended(run)}
+
+
+@ending
 async def failed_stuck(app: RunningApp, name: str) -> dict[str, Run]:
     repair.clear()
     return {name: await ended(await start(app, name, "support", "Wobble.", stuck_seconds=0.5))}

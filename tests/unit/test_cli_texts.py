@@ -24,8 +24,8 @@ from interlock.cli._requests import (
     stuck_text,
     waiting_text,
 )
-from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, Settled, StuckStep
-from interlock.journal import Step
+from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, StuckStep
+from interlock.journal import RunEvent
 
 NOW = datetime.now(UTC)
 EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
@@ -55,17 +55,8 @@ def request(
     )
 
 
-def step(status: Literal["scheduled", "completed", "failed"], **more: Any) -> Step:
-    return Step(
-        position=1,
-        kind="tool",
-        agent="support",
-        name="refund",
-        summary="refund",
-        status=status,
-        scheduled_at=NOW,
-        **more,
-    )
+def event(kind: str, **more: Any) -> RunEvent:
+    return RunEvent(offset=0, at=NOW, kind=kind, agent_path=("support",), **more)
 
 
 def shown(renderable: RenderableType, width: int = 80) -> str:
@@ -167,25 +158,43 @@ def test_time_spans_are_short(seconds: float, text: str) -> None:
 
 def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    settled = Settled(request_id="1", tool="refund", outcome="approved", by="ann", at=NOW, reason=EVIL, edited=True)
     waiting = RunState(status="awaiting_approval", agent="support", requests=[request()])
+    decided = {"request_id": "1", "name": "refund", "status": "approved", "by": "ann", "text": EVIL}
 
     progress = Progress("run-1")
     with progress.live():
+        progress.event("run-1", event("step_started", step=1, text="model m, turn 1"))
+        progress.event("run-1", event("text", step=1, text=f"I look.\n{EVIL}"))
+        progress.event("run-1", event("attempt_failed", step=1, attempt=1, error="OSError"))
+        progress.event("run-1", event("text", step=1, text=f"I look again.\n{EVIL}"))
+        progress.event("run-1", event("call", step=1, name="refund", call_id="c1"))
+        progress.event(
+            "run-1",
+            event("step_finished", step=1, step_kind="model", text="calls refund", status="completed", attempt=2),
+        )
         progress.state(waiting)
         progress.state(waiting)
-        progress.state(RunState(status="running", agent="support", settled=[settled]))
-        progress.step(step("scheduled"))
-        progress.step(step("completed", attempts=2, ended_at=NOW))
+        progress.event("run-1", event("approval_decided", arguments={"order": "A-2"}, **decided))
+        progress.event("run-1", event("step_started", step=2, text="refund"))
+        progress.event("run-1", event("progress", step=2, done=1, total=2))
+        progress.event("run-1", event("step_finished", step=2, status="completed", attempt=2))
+        progress.event("run-1/below", event("step_started", step=1, text="look"))
+        progress.event("run-1/below", event("step_finished", step=1, status="failed", error="OSError"))
 
     assert isinstance(sys.stderr, io.StringIO)
     assert [row.split("  ")[0] for row in sys.stderr.getvalue().splitlines() if row.strip()] == [
+        "! model m, turn 1: attempt 1 failed: OSError",
+        "✓ model m, turn 1",
+        "",
+        "",
         "? refund: order A-1, amount 42.00",
         "",
         "",
         f"✓ refund (request 1) approved by ann, arguments edited: {line(EVIL)}",
         "✓ refund",
+        "✗ support: look",
     ]
+    assert "    I look again.\n" in sys.stderr.getvalue()
     assert "2 attempts" in sys.stderr.getvalue()
     assert "    interlock approvals decide run-1 1 --approve\n" in sys.stderr.getvalue()
 

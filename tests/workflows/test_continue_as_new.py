@@ -226,3 +226,19 @@ async def test_a_conversation_too_large_to_take_along_goes_on_where_it_is(run_ap
 
         assert output.output == "done"
         assert script.calls == 14
+
+
+async def test_the_events_of_all_executions_are_one_stream(run_app: Running) -> None:
+    counter = Counter()
+    async with run_app(Interlock([agent(steps(25), tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go", stream=True)
+        events = [event async for event in run.events()]
+        ended = await executions(app, run)
+
+        assert ended.count(WorkflowExecutionStatus.CONTINUED_AS_NEW) >= 2
+        assert [event.offset for event in events] == list(range(len(events)))
+        assert [event.kind for event in events].count("run_started") == 1
+        assert [event.step for event in events if event.kind == "step_finished"] == list(range(1, 52))
+        assert events[-1].kind == "run_ended"
+        for offset in (0, 1, len(events) // 2, len(events) - 1, len(events)):
+            assert [event async for event in run.events(from_offset=offset)] == events[offset:]

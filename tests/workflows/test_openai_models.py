@@ -32,6 +32,7 @@ from tests.openai_api import (
     reply,
     slow,
 )
+from tests.workflows.streamed import said
 
 ONCE = Retries(model=RetryPolicy(maximum_attempts=1))
 TWICE = Retries(
@@ -239,3 +240,24 @@ async def test_a_run_is_cancelled_while_the_model_is_slow(server: EmbeddedServer
                 await run.result()
 
         assert ended.value.status == "cancelled"
+
+
+async def test_a_streamed_run_asks_for_streams_and_records_the_same_answer(run_app: Running, kind: Kind) -> None:
+    script = kind.api.script(
+        answer("I look at it. ", call("look", "a", order="A-1")),
+        attempts(cut("half of an answer"), answer("all is well", input_tokens=30, output_tokens=7)),
+    )
+    app = Interlock([kind.agent(script, tools=[look])], retries=TWICE)
+    async with run_app(app) as running_app:
+        run = await running_app.client.start("support", "go", stream=True)
+        output = await run.result()
+        events = [event async for event in run.events()]
+
+        assert output.output == "all is well"
+        assert output.usage.output_tokens == 12
+        assert {request.streams for request in kind.api.requests} == {True}
+        assert said(events) == "I look at it. all is well"
+        assert [event.attempt for event in events if event.kind == "attempt_failed"] == [1]
+        assert [(event.name, event.arguments) for event in events if event.kind == "call"] == [
+            ("look", {"order": "A-1"})
+        ]

@@ -28,6 +28,9 @@ def use(address: str, task_queue: str) -> None:
             client.complete_tool_call(run, "a", result=1)
         with pytest.raises(RefusedError, match="completed: it waits for nothing"):
             client.retry(run)
+        kinds = [event.kind for event in client.events(run, from_offset=1)]
+        assert (kinds[0], kinds[-1]) == ("step_started", "run_ended")
+        assert next(client.events(run)).kind == "run_started"
         other = client.start("support", "go again")
         client.cancel(other)
         with pytest.raises(RunFailedError):

@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from interlock._rpc import ignoring_unanswered
+from interlock.cli._console import say
 from interlock.cli._progress import Progress
-from interlock.contracts.errors import RefusedError, UnavailableError
+from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 from interlock.contracts.masking import masked_text
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from interlock.run import Run
 
 _LOOKS_EVERY_SECONDS = 1
+_ASKS_EVERY_SECONDS = 0.1
+_PIECES = ("text", "thinking", "call", "call_delta", "progress")
 
 
 @dataclass(frozen=True)
@@ -29,18 +33,37 @@ class Trouble:
 
 
 async def follow(client: Client, run: Run) -> None:
-    """Show a run's progress until it ends."""
-    progress = Progress(run.id)
-    beside = asyncio.ensure_future(_look_beside(client, run, progress))
+    """Show a run's progress until it ends, or say why that cannot be told."""
+    progress, changed = Progress(run.id), asyncio.Event()
+    tasks = [
+        asyncio.create_task(_look_beside(client, run, progress)),
+        asyncio.create_task(_look_at_state(run, progress, changed)),
+    ]
     try:
         with progress.live():
-            async for change in run.watch():
-                if change.step:
-                    progress.step(change.step)
-                if change.state:
-                    progress.state(change.state)
+            await _follow_events(client, run, progress, changed, tasks)
+    except RefusedError as error:  # It is old, and the history of its beginning is gone.
+        say(str(error), style="dim")
     finally:
-        beside.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+async def _follow_events(
+    client: Client, run: Run, progress: Progress, changed: asyncio.Event, tasks: list[asyncio.Task[None]]
+) -> None:
+    async for event in run.events():
+        progress.event(run.id, event)
+        if event.kind not in _PIECES:
+            changed.set()
+        if event.kind == "sub_run_started":
+            below = client.attach(event.workflow_id)
+            tasks.append(asyncio.create_task(_follow_below(client, below, progress, tasks)))
+
+
+async def _follow_below(client: Client, run: Run, progress: Progress, tasks: list[asyncio.Task[None]]) -> None:
+    with suppress(UnavailableError, RefusedError, MisconfiguredError):  # What it is part of goes on by itself.
+        await _follow_events(client, run, progress, asyncio.Event(), tasks)
 
 
 async def nested_states(client: Client, state: RunState) -> dict[str, RunState]:
@@ -62,6 +85,15 @@ async def troubles(client: Client, workflow_id: str) -> list[Trouble]:
         for one in description.raw_description.pending_activities
         if one.attempt > 1
     ]
+
+
+async def _look_at_state(run: Run, progress: Progress, changed: asyncio.Event) -> None:
+    while True:
+        await changed.wait()
+        changed.clear()
+        with ignoring_unanswered():
+            progress.state(await run.state())
+        await asyncio.sleep(_ASKS_EVERY_SECONDS)
 
 
 async def _look_beside(client: Client, run: Run, progress: Progress) -> None:

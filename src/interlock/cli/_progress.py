@@ -1,4 +1,7 @@
-"""A run's progress on stderr: each step as it ends, and below them what the run is at and waits for now."""
+"""A run's progress on stderr: each step as it ends, and below them what the run is at and waits for now.
+
+While a model writes, its last lines are shown below its step; while a tool works, how far it says it is.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 from interlock.cli._console import err, line
 from interlock.cli._format import duration
 from interlock.cli._requests import commands_for, stuck_text, waiting_text
+from interlock.cli._speech import MARKS, Speech
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,21 +22,9 @@ if TYPE_CHECKING:
 
     from interlock.cli._follow import Trouble
     from interlock.contracts.payloads import ApprovalRequest, RunState, Settled
-    from interlock.journal import Step
+    from interlock.journal import RunEvent
 
 _SHOWN = 3
-_MARKS = {
-    "completed": ("✓ ", "green"),
-    "approved": ("✓ ", "green"),
-    "happened": ("✓ ", "green"),
-    "not_happened": ("- ", "dim"),
-    "given_up": ("✗ ", "red"),
-    "cancelled": ("- ", "dim"),
-    "withdrawn": ("- ", "dim"),
-    "failed": ("✗ ", "red"),
-    "timed_out": ("✗ ", "red"),
-    "rejected": ("✗ ", "red"),
-}
 
 
 class Progress:
@@ -44,8 +36,7 @@ class Progress:
         self._state: RunState | None = None
         self._nested: dict[str, RunState] = {}
         self._troubles: list[Trouble] = []
-        self._running: dict[int, Step] = {}
-        self._settled = 0
+        self._running: dict[tuple[str, int | None], Speech] = {}
         self._told: set[tuple[str, str]] = set()
 
     def live(self) -> AbstractContextManager[object]:
@@ -64,19 +55,28 @@ class Progress:
         """What the run last said of itself."""
         return self._state
 
-    def step(self, step: Step) -> None:
-        """A step began or changed."""
-        if step.status == "scheduled":
-            self._running[step.position] = step
-        elif self._running.pop(step.position, None):
-            self._add(_ended(step))
+    def event(self, workflow_id: str, event: RunEvent) -> None:
+        """Something has happened in the run, or in one that its tools have started."""
+        from rich.text import Text
+
+        key = (workflow_id, event.step)
+        if event.kind == "step_started":
+            self._running[key] = Speech(event, nested=workflow_id != self._workflow_id)
+        elif event.kind == "approval_decided" or event.kind == "approval_withdrawn":
+            self._add(settled_text(_settled(event)))
+        elif key in self._running:
+            speech = self._running[key]
+            speech.take(event)
+            if event.kind == "step_finished":
+                del self._running[key]
+                for text in speech.ended(event):
+                    self._add(text)
+            elif event.kind == "attempt_failed" and not self._console.is_terminal:
+                self._add(Text(line(f"! {speech.label}: attempt {event.attempt} failed: {event.error}"), "yellow"))
 
     def state(self, state: RunState) -> None:
         """The run says something new of itself."""
         self._state = state
-        for settled in state.settled[self._settled :]:
-            self._add(settled_text(settled))
-        self._settled = len(state.settled)
         self._tell({self._workflow_id: state})
 
     def nested(self, states: dict[str, RunState]) -> None:
@@ -114,9 +114,10 @@ class Progress:
         if len(waits) > _SHOWN:
             yield Text(f"  and {len(waits) - _SHOWN} more: interlock approvals list", style="dim")
         running = list(self._running.values())
-        for step in running[:_SHOWN]:
-            passed = duration((datetime.now(UTC) - step.scheduled_at).total_seconds())
-            yield Text.assemble(_spinner(), line(step.summary), (f"  {passed}", "dim"))
+        for speech in running[:_SHOWN]:
+            passed = duration((datetime.now(UTC) - speech.began_at).total_seconds())
+            yield Text.assemble(_spinner(), speech.label, (f"  {passed}", "dim"))
+            yield from speech.now(self._console.width)
         if len(running) > _SHOWN:
             yield Text(f"  and {len(running) - _SHOWN} more at once", style="dim")
         yield from map(trouble_text, self._troubles[:_SHOWN])
@@ -149,15 +150,6 @@ def trouble_text(trouble: Trouble) -> Text:
     return Text(line(said), style="yellow")
 
 
-def _ended(step: Step) -> Text:
-    from rich.text import Text
-
-    took = duration((step.ended_at - step.scheduled_at).total_seconds()) if step.ended_at else ""
-    tries = f", {step.attempts} attempts" if step.attempts > 1 else ""
-    text = Text.assemble(_MARKS.get(step.status, "  "), line(step.summary), (f"  {took}{tries}", "dim"))
-    return text.append(f"  {line(step.error)}", style="red") if step.error else text
-
-
 def settled_text(settled: Settled) -> Text:
     """Who decided what, in one line."""
     from rich.text import Text
@@ -167,7 +159,23 @@ def settled_text(settled: Settled) -> Text:
     why = f": {settled.reason}" if settled.reason else ""
     said = line(f"{settled.outcome.replace('_', ' ')}{who}{edited}{why}")
     what = f"{settled.tool} (request {settled.request_id})" if settled.request_id else settled.tool
-    return Text.assemble(_MARKS.get(settled.outcome, "  "), f"{line(what)} ", (said, "bold"))
+    return Text.assemble(MARKS.get(settled.outcome, "  "), f"{line(what)} ", (said, "bold"))
+
+
+def _settled(event: RunEvent) -> Settled:
+    from interlock.contracts.payloads import Settled
+
+    return Settled.model_validate(
+        {
+            "request_id": event.request_id,
+            "tool": event.name,
+            "outcome": event.status or "withdrawn",
+            "by": event.by,
+            "at": event.at,
+            "reason": event.text,
+            "edited": event.arguments is not None,
+        }
+    )
 
 
 def _spinner() -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli._connect import Found, connect, find
-from interlock.cli._console import emit, emit_json, err, plain, say, show
+from interlock.cli._console import emit, emit_json, err, plain, say, show, to_json
 from interlock.cli._errors import WrongUsageError
 from interlock.cli._options import (
     LONGEST_REASON,
@@ -38,6 +38,9 @@ def start(
     deps: Annotated[str | None, typer.Option(metavar="JSON", help="What the agent's dependencies are made of.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="A model in place of the agent's own.")] = None,
     restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Record what its models and tools say while they work, for watchers.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
     task_queue: TaskQueue = None,
     as_json: AsJson = False,
@@ -58,7 +61,7 @@ def start(
 
     async def work() -> int:
         client = await connect(task_queue)
-        run = await client.start(agent, prompt, id=id, deps=given, model=model, restart=restart)
+        run = await client.start(agent, prompt, id=id, deps=given, model=model, stream=stream, restart=restart)
         try:
             await run.accepted()
         except UnavailableError:  # The run is stored all the same, so its id must not be lost.
@@ -114,11 +117,35 @@ def wait(id: RunId, as_json: AsJson = False) -> int:
     return asyncio.run(work())
 
 
-def watch(id: RunId, as_json: AsJson = False) -> int:
-    """Follow a run to its end, a line for each step, and print its output."""
+def watch(
+    id: RunId,
+    from_offset: Annotated[
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="With --json: leave out the events before it.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document for each event, a line each.")
+    ] = False,
+) -> int:
+    """Follow a run to its end, a line for each step, and print its output.
+
+    What models and tools say while they work is shown when the run was started with --stream.
+
+    With --json every event is a line, with its offset. A reader that stopped after an event goes on with
+    --from and its offset + 1, during the run or later; the last event is of the kind run_ended.
+
+    \b
+    Examples:
+      interlock runs watch ticket-7
+      interlock runs watch ticket-7 --json --from 120
+    """
+    if from_offset is not None and not as_json:
+        raise WrongUsageError("--from goes with --json.")
 
     async def work() -> int:
-        return await _to_its_end(await find(id), follow=True, as_json=as_json)
+        found = await find(id)
+        if as_json:
+            return await _print_events(found, from_offset or 0)
+        return await _to_its_end(found, follow=True, as_json=False)
 
     return asyncio.run(work())
 
@@ -254,6 +281,14 @@ def fork(
         return 0
 
     return asyncio.run(work())
+
+
+async def _print_events(found: Found, from_offset: int) -> int:
+    status = ""
+    async for event in found.run.events(from_offset=from_offset):
+        emit(to_json(event.model_dump(mode="json", exclude_defaults=True), indent=None))
+        status = event.status if event.kind == "run_ended" else status
+    return 0 if status in ("", "completed") else 1
 
 
 async def _to_its_end(found: Found, *, follow: bool, as_json: bool) -> int:

@@ -10,6 +10,7 @@ DECIDE_APPROVAL: Final = "decide_approval"
 COMPLETE_TOOL_CALL: Final = "complete_tool_call"
 REPORT_SUB_RUN: Final = "report_sub_run"
 RETRY_RUN: Final = "retry_run"
+RECORD_EVENTS: Final = "record_events"
 
 # Updates: the same records, validated, so that the sender learns at once.
 SUBMIT_DECISION: Final = "submit_decision"
@@ -40,9 +41,11 @@ RECORD_VERDICT: Final = "record_verdict"
 RECALL_STEP: Final = "recall_step"
 JUDGE_SUFFIX: Final = "__judge_call"
 
-# Headers of activities: which step of the run each is, and a digest of the call that a tool's activity makes.
+# Headers of activities: which step of the run each is, a digest of the call that a tool's activity makes, and whether
+# what happens inside is to be recorded as it happens.
 HEADER_STEP: Final = "interlock-step"
 HEADER_CALL: Final = "interlock-call"
+HEADER_STREAM: Final = "interlock-stream"
 
 # Memo: a digest of each field of a run's input, so that a second start can name what differs.
 MEMO_INPUT_DIGESTS: Final = "interlock_input_digests"

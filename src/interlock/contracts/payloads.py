@@ -83,10 +83,12 @@ class RunOptions(Payload):
 
     search_attributes: the ones of Interlock's that the server has; only these are written.
     stuck_seconds: how long the run waits to be retried once a step has failed for good; 0 ends it at once.
+    stream: what models and tools say while they work is recorded as they say it.
     """
 
     search_attributes: tuple[str, ...] = ()
     stuck_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    stream: bool = False
 
 
 class RunOutput(Payload):
@@ -418,3 +420,34 @@ class JudgeVerdict(Payload):
     reason: str = ""
     result: Json = None
     usage: Usage = Usage()
+
+
+class Said(Payload):
+    """What a model or a tool said while it worked; secrets masked.
+
+    kind: `text` or `thinking` (text: what is new), `call_delta` (a tool call that the model is writing: text names the
+    tool, arguments holds those that are whole now, size counts the characters written so far), `progress` (a tool is at
+    done of total, with a text).
+    """
+
+    kind: Annotated[str, Field(max_length=50)]
+    text: Annotated[str, Field(max_length=100_000)] = ""
+    call_id: Annotated[str, Field(max_length=500)] = ""
+    arguments: Annotated[dict[str, Json], AfterValidator(_travels)] = {}
+    size: Annotated[int, Field(ge=0)] = 0
+    done: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    total: Annotated[float | None, Field(allow_inf_nan=False)] = None
+
+
+class EventBatch(Message):
+    """What one attempt of a step said since its last batch. Kept in the history for readers; the run takes no notice.
+
+    activity_id, attempt: of the step. number: from 1 within the attempt. failed: why the attempt has failed, in its
+    last batch; secrets masked.
+    """
+
+    activity_id: Annotated[str, Field(max_length=500)]
+    attempt: Annotated[int, Field(ge=1)]
+    number: Annotated[int, Field(ge=1)]
+    said: Annotated[tuple[Said, ...], Field(max_length=1_000)] = ()
+    failed: Annotated[str, Field(max_length=10_000)] = ""

@@ -177,6 +177,31 @@ class Histories(Protocol):
         ...
 
 
+class EventSink(Protocol):
+    """Takes what a model or a tool says while it works, for whoever watches the run. It never waits and never raises.
+
+    An adapter's activity that asks a model looks whether there is one in `event_sink`. If so it asks for a stream,
+    gives each piece as it comes, and returns the whole answer as ever. It need not tell the last piece, nor a failure:
+    what the answer holds beyond the pieces is read from the recorded step.
+    """
+
+    def text(self, delta: str) -> None:
+        """The model's answer goes on."""
+        ...
+
+    def thinking(self, delta: str) -> None:
+        """What the model thinks goes on."""
+        ...
+
+    def call(self, call_id: str, tool: str, delta: str) -> None:
+        """The model writes a call: its arguments, as JSON, go on. Each time with the same id and the whole name."""
+        ...
+
+    def progress(self, done: float | None, total: float | None, text: str) -> None:
+        """The tool is at done of total. Only the latest counts. May be called from any thread."""
+        ...
+
+
 Runners = Mapping[str, AgentRunner]
 
 
@@ -227,6 +252,9 @@ class ActivityPlan:
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
+
+event_sink: ContextVar[EventSink | None] = ContextVar("interlock_event_sink", default=None)
+"""Set in the activities of a run that is streamed."""
 
 place: ContextVar[str] = ContextVar("interlock_place", default="")
 """Which tool call of the run the current code belongs to, such as `tool:4`; empty outside of one."""

@@ -175,6 +175,11 @@ class Requests:
         for request in self.open():
             self._settle(self._asked[request.request_id], outcome="withdrawn", settled_at=at)
 
+    def one(self, request_id: str) -> Request | None:
+        """A request as it stands."""
+        asked = self._asked.get(request_id)
+        return None if asked is None else self._found(asked)
+
     def open(self) -> list[Request]:
         """Those that wait."""
         self._unsettled = [asked for asked in self._unsettled if self._found(asked).outcome == "open"]

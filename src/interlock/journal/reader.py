@@ -1,6 +1,6 @@
 """Reads histories. Nothing else in Interlock does: whoever shows steps takes them from here."""
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,6 +96,44 @@ class HistoryReader:
     def steps(self) -> list[Step]:
         """The steps so far."""
         return self._steps.list
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The agents from the root to the run's own."""
+        return self._steps.root
+
+    @property
+    def summary(self) -> str:
+        """What the run was started with, in a line."""
+        return str(self._head.get("summary", ""))
+
+    @property
+    def stuck(self) -> Mapping[int, Stuck]:
+        """The times in which a step kept the run, by a number of their own."""
+        return self._stuck
+
+    @property
+    def sub_runs(self) -> Mapping[str, SubRunLink]:
+        """The runs below it, each under a key of its own."""
+        return self._sub_runs
+
+    @property
+    def end(self) -> tuple[str, str]:
+        """The status that the execution ended with, and why; empty while it is open."""
+        return (str(self._head.get("status", "")), str(self._head.get("error") or ""))
+
+    @property
+    def continued_as(self) -> str:
+        """The run id of the execution that goes on from this one; empty when none does."""
+        return str(self._head.get("continued_as", ""))
+
+    def request(self, request_id: str) -> Request | None:
+        """A request as it stands."""
+        return self._requests.one(request_id)
+
+    def step_of(self, activity_id: str) -> Step | None:
+        """The step whose activity has this id."""
+        return self._steps.by_activity(activity_id)
 
     async def read(self, event: HistoryEvent) -> Step | None:
         """Take the next event. Returns the step that it begins or changes, as it is now."""
