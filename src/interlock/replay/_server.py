@@ -35,7 +35,8 @@ class Wanted:
         if self.closed_since is not None:
             either.append(f"CloseTime >= '{self.closed_since.isoformat()}'")
         query = (
-            f"WorkflowType = '{names.AGENT_WORKFLOW}' AND TaskQueue = {quoted(task_queue)} AND ({' OR '.join(either)})"
+            f"WorkflowType IN ('{names.AGENT_WORKFLOW}', '{names.SESSION_WORKFLOW}') "
+            f"AND TaskQueue = {quoted(task_queue)} AND ({' OR '.join(either)})"
         )
         if self.unpinned:
             behavior = "TemporalWorkflowVersioningBehavior"
