@@ -32,9 +32,11 @@ with workflow.unsafe.imports_passed_through():
         Usage,
     )
     from interlock.contracts.ports import AgentRunner, Continuation, Runners
+    from interlock.contracts.sessions import TurnNotice
     from interlock.workflows.gate import ApprovalGate
     from interlock.workflows.reuse import Reuse
     from interlock.workflows.stuck import StuckSteps
+    from interlock.workflows.turn import SessionTurn
     from interlock.workflows.view import details
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
@@ -74,6 +76,7 @@ class AgentWorkflow:
         self.reuse = Reuse(self._run.fork)
         self._gate = ApprovalGate(self.show, self.reuse, carried)
         self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of)
+        self._turn = SessionTurn(self._run, self.show)
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
@@ -82,12 +85,15 @@ class AgentWorkflow:
         told = self._run.parent and not self._run.carried
         started = asyncio.ensure_future(self._report(None)) if told else None
         try:
-            output = await self._runner().run(self._run, self._gate, self._stuck, self._is_long)
+            runner = self._runner()
+            run_now = await self._turn.begin(runner.framework)
+            output = await runner.run(run_now, self._gate, self._stuck, self._is_long)
             if isinstance(output, Continuation):
                 await self._continue(output)
-            output = _bounded(output)
+            bounded = _bounded(output)
+            turn = await self._turn.end(output)
             self._ended = "completed"
-            return output.model_copy(update={"usage": self._usage()})
+            return bounded.model_copy(update={"usage": self._usage(), "turn": turn})
         except asyncio.CancelledError:
             self._ended = "cancelled"
             raise
@@ -97,6 +103,7 @@ class AgentWorkflow:
         finally:
             if self._ended in ("failed", "cancelled"):
                 await self._cancel_sub_runs()
+                await self._turn.release()
             if started:
                 await started
             if self._run.parent and self._ended:
@@ -138,6 +145,7 @@ class AgentWorkflow:
             settled=self._gate.settled,
             sub_runs=list(self._sub_runs.values()),
             stuck=self._stuck.steps,
+            session=self._turn.place,
         )
 
     @workflow.query(name=names.APPROVALS)
@@ -168,6 +176,11 @@ class AgentWorkflow:
             self._stuck.retry(retry)
         except RefusedError as error:
             workflow.logger.warning("retry.refused", extra={"step": retry.step, "why": str(error)})
+
+    @workflow.signal(name=names.TURN_CAME)
+    def turn_came(self, notice: TurnNotice) -> None:
+        """The session says that the run's turn may have come."""
+        self._turn.look_again(notice)
 
     @workflow.signal(name=names.REPORT_SUB_RUN)
     def report_sub_run(self, sub_run: SubRun) -> None:
@@ -261,6 +274,7 @@ class AgentWorkflow:
                     sub_runs=latest,
                     agent=continuation.agent,
                     previous_response_id=continuation.previous_response_id,
+                    new_from=continuation.new_from,
                 ),
             }
         )

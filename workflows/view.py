@@ -10,6 +10,8 @@ from interlock.contracts.payloads import ApprovalRequest, RunState, Settled, Stu
 def details(state: RunState, now: list[str], workflow_id: str = "RUN") -> str:
     """The current details of a run. now: labels of the activities in flight."""
     blocks = [f"**{_plain(state.agent)}** · {state.status.replace('_', ' ')}"]
+    if state.session:
+        blocks.append(f"Session {_code(state.session.session_id)}: {state.session.state.replace('_', ' ')}")
     if state.stuck:
         blocks.append("\n".join(["### Stuck", *(_stuck(step, workflow_id) for step in state.stuck)]))
     if state.requests:

@@ -58,6 +58,8 @@ class Runner:
     agents: all that it reaches, by name. running: what the SDK's own loop is given.
     """
 
+    framework = "openai-agents"
+
     def __init__(
         self,
         agent: Agent[Any],
@@ -138,7 +140,8 @@ class Runner:
             raise ApplicationError(
                 "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
             )
-        return RunOutput(output=_as_json(result.final_output), messages=_as_json(result.to_input_list()))
+        messages = _as_json(result.to_input_list())
+        return RunOutput(output=_as_json(result.final_output), messages=messages, new_from=_new_from(run, messages))
 
     def _beginning(self, run: RunInput) -> tuple[Agent[Any], Any, str | None]:
         if run.carried is None:
@@ -175,6 +178,7 @@ class Runner:
             usage=usage_of(wrapper.usage, len(scope.made)),
             usage_limits={**(limits or {}), "max_turns": None if left is None else left - scope.turns},
             calls=next(scope.calls) - 1,
+            new_from=_new_from(run, said),
             agent=asked.agent,
             previous_response_id=asked.previous_response_id,
             deps=scope.context.dump(),
@@ -186,6 +190,13 @@ def _checked(agent: Agent[Any]) -> Agent[Any]:
     made = copy.copy(agent)
     made.input_guardrails = []
     return made
+
+
+def _new_from(run: RunInput, messages: list[Json]) -> int:
+    """Where the run's own messages begin. A filter of a handoff may have changed what was before them: then all do."""
+    before = run.message_history or []
+    known = run.carried.new_from if run.carried else len(before)
+    return known if messages[:known] == before[:known] else 0
 
 
 def _input(run: RunInput) -> Any:

@@ -36,6 +36,8 @@ class Runner:
     errors of its tools.
     """
 
+    framework = "pydantic-ai"
+
     def __init__(self, agent: Agent[Any, Any], retries: Retries, *, judged: bool, hooked: bool) -> None:
         self._agent = agent
         self._retries = retries
@@ -76,8 +78,11 @@ class Runner:
             current_scope.reset(token)
         if isinstance(result, Continuation):
             return result
+        messages = result.all_messages()
         return RunOutput(
-            output=as_json(result.output), messages=MESSAGES.dump_python(result.all_messages(), mode="json")
+            output=as_json(result.output),
+            messages=MESSAGES.dump_python(messages, mode="json"),
+            new_from=_new_from(run, messages),
         )
 
     async def _to_its_end(
@@ -150,8 +155,22 @@ def _continuation(
     if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
         return None
     return Continuation(
-        messages=written, usage=usage_of(scope.spent), usage_limits=limits or None, calls=next(scope.calls) - 1
+        messages=written,
+        usage=usage_of(scope.spent),
+        usage_limits=limits or None,
+        calls=next(scope.calls) - 1,
+        new_from=_new_from(run, messages),
     )
+
+
+def _new_from(run: RunInput, messages: list[ModelMessage]) -> int:
+    """How many messages are from before the run. Told by the framework's ids of agent runs: a hook may have shortened
+    what came before, and there may be several agent runs in one run of ours."""
+    given = run.message_history or []
+    earlier = given[: run.carried.new_from] if run.carried else given
+    before = {one.get("run_id") for one in earlier if isinstance(one, dict)}
+    own = (place for place, one in enumerate(messages) if one.run_id is not None and one.run_id not in before)
+    return next(own, len(messages))
 
 
 def _up_to_last_request(messages: list[ModelMessage]) -> list[ModelMessage]:

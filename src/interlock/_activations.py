@@ -22,6 +22,7 @@ from interlock.contracts import names
 from interlock.contracts.failures import Told, own_place, told, where
 from interlock.workflows.agent import AgentWorkflow
 from interlock.workflows.guard import Contained, ReadableConverter, is_cancelling
+from interlock.workflows.session import SessionWorkflow
 
 _LIMIT_SECONDS = 2.0
 """Temporal's own limit on one activation; one that takes longer fails its workflow task."""
@@ -35,6 +36,7 @@ _PENDING = tuple(
     f"_pending_{kind}"
     for kind in ("timers", "activities", "child_workflows", "nexus_operations", "external_signals", "external_cancels")
 )
+_OWN = (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW)
 _logger = logging.getLogger("interlock.worker")
 
 
@@ -111,7 +113,7 @@ class _Guarded(WorkflowInstance):
             return False
         if any(job.HasField("query_workflow") for job in act.jobs) or any(map(_ends, completion.successful.commands)):
             return False
-        return not isinstance(loop._object, AgentWorkflow) or loop._object.idle()
+        return not isinstance(loop._object, AgentWorkflow | SessionWorkflow) or loop._object.idle()
 
     def _evict(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         for _ in range(_EVICTION_TRIES):
@@ -333,7 +335,7 @@ def _evicts(act: WorkflowActivation) -> bool:
 
 def _inputs(act: WorkflowActivation) -> int:
     starts = [job.initialize_workflow for job in act.jobs if job.HasField("initialize_workflow")]
-    return sum(len(start.arguments) for start in starts if start.workflow_type == names.AGENT_WORKFLOW)
+    return sum(len(start.arguments) for start in starts if start.workflow_type in _OWN)
 
 
 def _ends(command: Any) -> bool:

@@ -37,15 +37,23 @@ from interlock.contracts.payloads import (
     RunOptions,
     RunOutput,
 )
+from interlock.contracts.sessions import SessionState
 from interlock.fork import NO_RESULT, Change, ForkPlan, plan_fork
 from interlock.journal import HistoryReader, Journal, SubRunLink
 from interlock.run import Run, RunReport
+from interlock.sessions import SessionReport, StoredSessions
 from interlock.tracing import interceptors
 from interlock.watchdog import RunTrouble, Watchdog
 
 _DEFAULT_ADDRESS = "localhost:7233"
 _TLS = "TEMPORAL_TLS"
-_UNFIT = (names.UNKNOWN_AGENT, names.INVALID_INPUT)
+_UNFIT = (
+    names.UNKNOWN_AGENT,
+    names.INVALID_INPUT,
+    names.SESSION_FULL,
+    names.SESSION_BUSY,
+    names.OTHER_FRAMEWORK,
+)
 
 
 class Client:
@@ -126,6 +134,7 @@ class Client:
         id: str | None = None,
         deps: Json = None,
         message_history: list[Json] | None = None,
+        session: str | None = None,
         model: str | None = None,
         model_settings: dict[str, Json] | None = None,
         usage_limits: dict[str, Json] | None = None,
@@ -137,8 +146,10 @@ class Client:
         """Start a run, or find the one that is there.
 
         id: a business key makes asking twice one run; made up when not given. The other fields are those of
-        `RunInput`. stuck_seconds: in place of the client's. stream: record what its models and tools say while they
-        work, for `Run.events`. restart: when the run with this id has ended, start it over (its history stays).
+        `RunInput`. session: the conversation that the run is a turn of: it begins with the messages of the turns before
+        it, waits for one that is under way, and adds its own when it completes. stuck_seconds: in place of the
+        client's. stream: record what its models and tools say while they work, for `Run.events`. restart: when the run
+        with this id has ended, start it over (its history stays).
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
@@ -148,6 +159,7 @@ class Client:
                 prompt=list(prompt) if isinstance(prompt, tuple) else prompt,  # type: ignore[arg-type]
                 deps=deps,
                 message_history=message_history,
+                session=session,
                 model=model,
                 model_settings=model_settings,
                 usage_limits=usage_limits,
@@ -237,6 +249,34 @@ class Client:
         with server_errors(""):
             found = self.temporal.list_workflows(query, limit=limit)
             return [await self._listed(execution) async for execution in found]
+
+    async def sessions(self, *, limit: int = 50) -> list[SessionReport]:
+        """The newest sessions that are open."""
+        with server_errors(""):
+            query = f"WorkflowType = '{names.SESSION_WORKFLOW}' AND ExecutionStatus = 'Running'"
+            found = self.temporal.list_workflows(query, limit=limit)
+            return [
+                SessionReport(session_id=one.id.removeprefix(names.SESSION_PLACE), began_at=one.start_time)
+                async for one in found
+            ]
+
+    async def session(self, session_id: str) -> SessionState:
+        """How a session stands: its turns, and who waits. Needs a worker.
+
+        Raises RefusedError when there is no such session, or it was ended.
+        """
+        state = await StoredSessions(self.temporal, self.task_queue).state(session_id)
+        if state is None:
+            raise RefusedError(f"There is no session {session_id!r}. See `interlock sessions list`.")
+        return state
+
+    async def conversation(self, session_id: str) -> list[Json]:
+        """The messages of all turns that a session has had, as the framework's JSON, oldest first. Needs a worker.
+
+        Raises RefusedError when there is no such session, or it was ended.
+        """
+        await self.session(session_id)
+        return await StoredSessions(self.temporal, self.task_queue).messages(session_id)
 
     async def approvals(self, *, unanswered: Callable[[str], None] = lambda workflow_id: None) -> list[ApprovalRequest]:
         """The open requests of all runs, oldest first. Needs a worker.
@@ -392,7 +432,8 @@ class Client:
 
 
 def _digests(run: RunInput) -> dict[str, str]:
-    later = {"fork"} if run.fork is None else set()  # Runs that were started before there were forks have no digest.
+    # Runs that were started before there were these fields have no digest of them.
+    later = {name for name in ("fork", "session") if getattr(run, name) is None}
     fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "carried", *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 

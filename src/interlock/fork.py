@@ -83,6 +83,7 @@ class _Source:
     completed: dict[int, int] = field(default_factory=dict)
     arguments: dict[int, dict[str, Json]] = field(default_factory=dict)
     messages: dict[int, Decision | ToolCompletion] = field(default_factory=dict)
+    conversation: list[Json] | None = None
 
     def place(self, position: int) -> str:
         """The place, among the run's tool calls, of the call that a step belongs to."""
@@ -123,11 +124,24 @@ async def plan_fork(
     )
     carried = source.run.carried and source.run.carried.model_copy(update={"key_root": ""})
     return ForkPlan(
-        run=source.run.model_copy(update={"fork": fork, "parent": None, "carried": carried}),
+        run=_without_session(source, source.run).model_copy(update={"fork": fork, "parent": None, "carried": carried}),
         journal=journal,
         taken_over=taken_over,
         effects=tuple(step for step in journal.steps[at - 1 :] if step.kind == "tool" and step.attempts),
     )
+
+
+def _without_session(source: _Source, run: RunInput) -> RunInput:
+    """A fork goes on from the conversation as it was, and is no turn of its session."""
+    if run.session is None:
+        return run
+    if run.carried is not None:
+        return run.model_copy(update={"session": None})
+    if source.conversation is None:
+        raise RefusedError(
+            f"The run has not had its turn in session {run.session!r}: there is nothing to take over. Start a new run."
+        )
+    return run.model_copy(update={"session": None, "message_history": source.conversation or None})
 
 
 def _key_root(source: _Source, run: RunInput) -> str:
@@ -154,6 +168,10 @@ async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) 
     elif event.HasField("activity_task_completed_event_attributes"):
         begun = event.activity_task_completed_event_attributes.scheduled_event_id
         source.completed[source.positions[begun]] = event.event_id
+        if names.JOIN_SESSION in source.steps[source.positions[begun] - 1]:
+            payloads = event.activity_task_completed_event_attributes.result.payloads
+            (turn,) = await converter.decode(list(payloads[:1]))
+            source.conversation = turn["messages"]
     elif event.HasField("workflow_execution_signaled_event_attributes"):
         signal = event.workflow_execution_signaled_event_attributes
         await _note_message(source, event.event_id, signal.signal_name, signal.input.payloads, converter)

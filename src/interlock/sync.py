@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from interlock.client import Client
 from interlock.contracts.payloads import ApprovalRequest, Receipt, RetryReceipt, RunOutput
+from interlock.contracts.sessions import SessionState
 from interlock.journal import Journal, RunEvent, Step
 from interlock.run import RunReport
 from interlock.watchdog import RunTrouble
@@ -59,6 +60,14 @@ class SyncClient:
     def retry(self, workflow_id: str, **retry: Any) -> RetryReceipt:
         """Have what is stuck run again. See `Run.retry`."""
         return self._loop.run(self._client.attach(workflow_id).retry(**retry))
+
+    def session(self, session_id: str) -> SessionState:
+        """How a session stands. See `Client.session`."""
+        return self._loop.run(self._client.session(session_id))
+
+    def conversation(self, session_id: str) -> list[Any]:
+        """The messages of a session. See `Client.conversation`."""
+        return self._loop.run(self._client.conversation(session_id))
 
     def cancel(self, workflow_id: str) -> None:
         """Ask a run to end. See `Run.cancel`."""

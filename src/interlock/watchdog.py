@@ -38,6 +38,7 @@ FindingKind = Literal[
     "stuck",
     "orphaned",
     "waits_for_a_person",
+    "waits_for_its_turn",
 ]
 
 _LOOKED_AT_ONCE = 20
@@ -60,7 +61,7 @@ class Finding(Payload):
     kind: `task_failing` (its workflow task fails again and again), `no_worker` (for its task queue and version),
     `no_answer` (a worker is there and does not say how the run stands), `step_failing` (it is tried again),
     `step_not_taken`, `step_paused`, `stuck` (until it is retried), `orphaned` (the run whose tool started it has
-    ended), `waits_for_a_person` (for long).
+    ended), `waits_for_a_person` (for long), `waits_for_its_turn` (in its session).
     wrong: false for what only waits, as it is meant to. what, todo: one line each, without secrets. since: null where
     nobody knows.
     """
@@ -275,6 +276,13 @@ def _of_step(activity: PendingActivityInfo, workflow_id: str, not_taken: timedel
             what=f"Step {name!r} is paused.",
             todo=f"temporal activity unpause --workflow-id {shlex.quote(workflow_id)} --activity-id "
             f"{shlex.quote(activity.activity_id)}",
+        )
+    if activity.last_failure.application_failure_info.type == names.TURN_NOT_YET:
+        return Finding(
+            kind="waits_for_its_turn",
+            wrong=False,
+            what=_words(activity.last_failure).removeprefix(f"{names.TURN_NOT_YET}: "),
+            todo="See what that run waits for: interlock runs show RUN",
         )
     if failed >= _FAILED_ATTEMPTS:
         of = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ", and is tried for ever"

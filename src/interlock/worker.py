@@ -20,6 +20,7 @@ from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
 from interlock.activities.record import record_verdict
+from interlock.activities.session import SessionTurns
 from interlock.activities.stream import StreamInterceptor
 from interlock.adapters._calls import OPEN_END
 from interlock.app import Interlock
@@ -28,10 +29,12 @@ from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.payloads import RunInput, RunOutput
 from interlock.contracts.ports import Adapter
 from interlock.histories import StoredHistories
+from interlock.sessions import StoredSessions
 from interlock.settings import Settings
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
 from interlock.workflows.guard import GuardInterceptor
 from interlock.workflows.interceptor import RunInterceptor
+from interlock.workflows.session import SessionWorkflow, UpgradingSessionWorkflow
 
 # Without one the SDK reads the code of every loaded module to make it, which takes over a second.
 _BUILD_ID = f"interlock-{version('interlock')}"
@@ -93,14 +96,21 @@ def make_worker(
     settings = app.settings
     version = version_of(settings)
     adapter = adapter or _adapter(app, client)
+    turns = SessionTurns(StoredSessions(client.temporal, client.task_queue))
     own_time = OwnTimeInterceptor(limit=timedelta(seconds=settings.tool_timeout_seconds), unlimited=OPEN_END)
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
-        "workflows": [AgentWorkflow, *adapter.child_workflows],
+        "workflows": [
+            AgentWorkflow,
+            UpgradingSessionWorkflow if version else SessionWorkflow,
+            *adapter.child_workflows,
+        ],
         "activities": [
             DescribeTool(adapter).describe_tool,
             RecallStep(StoredHistories(client.temporal)).recall_step,
             record_verdict,
+            turns.join_session,
+            turns.leave_session,
             *adapter.activities,
         ],
         "interceptors": [
@@ -164,7 +174,7 @@ def make_replayer(app: Interlock, **overrides: Any) -> Replayer:
     """
     adapter = app.adapter()
     options: dict[str, Any] = {
-        "workflows": [AgentWorkflow, *adapter.child_workflows],
+        "workflows": [AgentWorkflow, SessionWorkflow, *adapter.child_workflows],
         "interceptors": [_GUARD, RunInterceptor(WorkerAgents(adapter.runners, alone=True))],
         "workflow_runner": GuardedRunner(),
         "build_id": _BUILD_ID,

@@ -832,3 +832,45 @@ def test_on_a_server_without_search_attributes_the_commands_that_add_them_are_na
                 assert bare.json("doctor")["ok"] is True
         finally:
             server.terminate()
+
+
+def test_the_turns_of_a_session_and_who_waits_for_whom(program: Program) -> None:
+    assert (
+        "error: There is no session 'desk'. See `interlock sessions list`."
+        in program("sessions", "show", "desk", status=1).err
+    )
+    turn = ("runs", "start", "support", "--session", "desk", "--prompt", REFUND)
+    program(*turn, "--id", "desk-1")
+    requests(program, "desk-1")
+    program(*turn, "--id", "desk-2")
+
+    def waits() -> str | None:
+        shown = program("runs", "show", "desk-2").out
+        return shown if "waits for its turn" in shown else None
+
+    assert "… waits for its turn: It is the turn of run 'desk-1' in session 'desk'." in eventually(waits)
+    assert program.json("runs", "show", "desk-2")["session"] == {"session_id": "desk", "state": "waiting", "turn": None}
+    assert [
+        (one["workflow_id"], one["began_at"] is not None) for one in program.json("sessions", "show", "desk")["open"]
+    ] == [
+        ("desk-1", True),
+        ("desk-2", False),
+    ]
+    program("approvals", "decide", "desk-1", "1", "--approve")
+    program("runs", "wait", "desk-2")
+
+    assert "desk" in [one["session_id"] for one in program.json("sessions", "list")]
+    shown = program("sessions", "show", "desk").out
+    assert shown.startswith("desk  2 turns, 6 messages of pydantic-ai, ")
+    assert [row.split()[:4] for row in shown.splitlines()[3:]] == [
+        ["1", "desk-1", "support", "added"],
+        ["2", "desk-2", "support", "added"],
+    ]
+    assert len(json.loads(program("sessions", "show", "desk", "--messages").out)) == 6
+
+
+@pytest.mark.parametrize(("session", "status"), [("", 2), (" ", 2), ("a\tb", 1), ("x" * 201, 1)], ids=ascii)
+def test_an_id_of_a_session_that_nobody_can_read_is_refused(program: Program, session: str, status: int) -> None:
+    said = program("runs", "start", "support", "--prompt", SEND, "--session", session, status=status)
+
+    assert "session" in said.error

@@ -50,6 +50,7 @@ SCRIPTS: dict[str, list[list[ToolCallPart] | str]] = {
     "Call the courier.": [[call("call_courier", "k1")], "Never said."],
     "Break it.": [[call("break_it", "b1")], "Never said."],
     "Wobble.": [[call("wobble", "w1"), call("look_up", "l1", order="A-1001")], "It stands."],
+    "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
     "Stall.": [[call("stall", "s1")], "Never said."],
 }
 

@@ -67,8 +67,12 @@ async def stuck(app: RunningApp, run: Run) -> Run:
     return run
 
 
-def path_of(name: str) -> Path:
-    return HISTORIES / f"AgentWorkflow.{name}.{RELEASE}.json"
+def path_of(name: str, workflow: str = names.AGENT_WORKFLOW) -> Path:
+    return HISTORIES / f"{workflow}.{name}.{RELEASE}.json"
+
+
+def is_there(name: str) -> bool:
+    return any(path_of(name, workflow).exists() for workflow in (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW))
 
 
 @ending
@@ -309,6 +313,38 @@ async def open_awaiting_sub_run(app: RunningApp, name: str) -> dict[str, Run]:
     return {name: run, f"{name}-child": child}
 
 
+@ending
+async def completed_turn(app: RunningApp, name: str) -> dict[str, Run]:
+    first, second = await _turns(app, name)
+    await app.state(second, lambda state: state.session is not None and state.session.state == "waiting")
+    await app.client.attach(first.id).decide("1", "approve", by="ann")
+    return {name: await ended(second), f"{name}-first": await ended(first)}
+
+
+@ending
+async def cancelled_before_its_turn(app: RunningApp, name: str) -> dict[str, Run]:
+    first, second = await _turns(app, name)
+    await second.cancel()
+    await ended(second)
+    await first.cancel()
+    return {name: second, f"{name}-first": await ended(first)}
+
+
+@ending
+async def open_session(app: RunningApp, name: str) -> dict[str, Run]:
+    first, second = await _turns(app, name)
+    await app.client.attach(first.id).decide("1", "approve", by="ann")
+    await ended(second)
+    return {name: app.client.attach(names.session_workflow(name))}
+
+
+async def _turns(app: RunningApp, session: str) -> tuple[Run, Run]:
+    """A turn that waits for a person, and one that waits for it."""
+    first = await start(app, f"{session}-first", "support", "Refund, then greet.", session=session)
+    await app.requests(first, 1)
+    return first, await start(app, session, "support", "Again.", session=session)
+
+
 def portable(history: WorkflowHistory) -> str:
     """A history as JSON, without stack traces: they name files of the machine that made it, and no replay reads them.
 
@@ -365,7 +401,7 @@ async def running() -> AsyncIterator[RunningApp]:
 async def export(*, force: bool) -> None:
     """Write the histories of the endings that have none, or of all."""
     HISTORIES.mkdir(exist_ok=True)
-    wanted = [name for name in ENDINGS if force or not path_of(name).exists()]
+    wanted = [name for name in ENDINGS if force or not is_there(name)]
     if wanted:
         async with running() as app:
             for name in wanted:
@@ -376,8 +412,10 @@ async def export(*, force: bool) -> None:
 async def _write(app: RunningApp, runs: dict[str, Run]) -> None:
     for name, run in runs.items():
         history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
-        path_of(name).write_text(portable(history), encoding="utf-8")
-        print(f"{path_of(name).name}: {len(history.events)} events")
+        started = history.events[0].workflow_execution_started_event_attributes
+        path = path_of(name, started.workflow_type.name)
+        path.write_text(portable(history), encoding="utf-8")
+        print(f"{path.name}: {len(history.events)} events")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from interlock.worker import make_replayer
 from tests.replay.agents import make_app
 from tests.replay.export import ENDINGS, HISTORIES, export, path_of, readable
 
-STORED = sorted(HISTORIES.glob("AgentWorkflow.*.json"))
+STORED = sorted(HISTORIES.glob("*.json"))
 LAST_EVENTS = {
     "completed": "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED",
     "failed": "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED",
@@ -33,7 +33,9 @@ def name_of(path: Path) -> str:
 
 
 def history(path: Path, change: Callable[[str], str] = str) -> WorkflowHistory:
-    return WorkflowHistory.from_json(name_of(path), change(path.read_text(encoding="utf-8")))
+    found = WorkflowHistory.from_json(name_of(path), change(path.read_text(encoding="utf-8")))
+    workflow_id = found.events[0].workflow_execution_started_event_attributes.workflow_id
+    return WorkflowHistory(workflow_id or found.workflow_id, found.events)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)

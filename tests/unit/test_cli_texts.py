@@ -7,7 +7,7 @@ import shlex
 import sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType

@@ -16,7 +16,7 @@ from interlock import Client, Interlock
 from interlock.activities.describe import DescribeTool
 from interlock.activities.errors import typed_errors
 from interlock.adapters.pydantic_ai import Durable
-from interlock.contracts import errors, names, payloads
+from interlock.contracts import errors, names, payloads, sessions
 from interlock.contracts.errors import (
     InterlockError,
     MisconfiguredError,
@@ -37,11 +37,12 @@ from interlock.contracts.payloads import (
 from interlock.server import EmbeddedServer
 from interlock.worker import make_worker
 from interlock.workflows.agent import AgentWorkflow
+from interlock.workflows.session import SessionWorkflow
 
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = {
     name: model
-    for name, model in vars(payloads).items()
+    for name, model in {**vars(payloads), **vars(sessions)}.items()
     if isinstance(model, type) and issubclass(model, Payload) and model.model_fields
 }
 FILES = sorted(path for path in GOLDEN.glob("*.json") if path.name.partition(".")[0] in MODELS)
@@ -119,7 +120,11 @@ def test_every_name_that_is_stored_is_pinned() -> None:
     pinned = json.loads((GOLDEN / "names.json").read_text())
     constants = {name: value for name, value in vars(names).items() if name.isupper()}
 
-    assert {**constants, "judge_activity": names.judge_activity("support")} == pinned
+    made = {
+        "judge_activity": names.judge_activity("support"),
+        "session_workflow": names.session_workflow("customer-7"),
+    }
+    assert {**constants, **made} == pinned
 
 
 def test_no_two_names_are_equal() -> None:
@@ -146,8 +151,8 @@ async def test_every_name_that_a_worker_registers_is_in_names(server: EmbeddedSe
 
 
 def test_every_handler_takes_one_payload_and_gives_one() -> None:
-    definition = workflow._Definition.must_from_class(AgentWorkflow)
-    handlers: list[Any] = [*definition.signals.values(), *definition.updates.values()]
+    definitions = [workflow._Definition.must_from_class(one) for one in (AgentWorkflow, SessionWorkflow)]
+    handlers: list[Any] = [one for of in definitions for one in (*of.signals.values(), *of.updates.values())]
 
     for handler in handlers:
         (message,) = [kind for name, kind in get_type_hints(handler.fn).items() if name != "return"]

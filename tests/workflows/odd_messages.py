@@ -19,6 +19,7 @@ from tests.workflows.raw_messages import Body, Kind, Message
 
 SENT_SECRET = "sk-sent-by-a-stranger-0123456789"
 MASKED = {"api_key": "[masked]"}
+RUN_ID = b"00000000-0000-0000-0000-000000000000"
 NOW = "2026-11-01T12:00:00Z"
 
 # What is awkward to write down, by the word that stands for it in an example.
@@ -36,9 +37,9 @@ AWKWARD: dict[str, bytes] = {
 }
 
 
-def handlers(kind: str) -> dict[str, type[BaseModel]]:
+def handlers(kind: str, of: type = AgentWorkflow) -> dict[str, type[BaseModel]]:
     """The names that the workflow listens to, with what each takes."""
-    found = getattr(workflow._Definition.must_from_class(AgentWorkflow), kind)
+    found = getattr(workflow._Definition.must_from_class(of), kind)
     return {str(name): (handler.arg_types or [Decision])[0] for name, handler in found.items()}
 
 
@@ -84,6 +85,9 @@ def right(model: type[BaseModel], request_id: str, call_id: str) -> dict[str, An
         "verdict": "happened" if request_id == "6" else "approve",
         "workflow_id": "#run#/support-1",
         "agent": "support",
+        "session_id": "#session#",
+        "run_id": "#turn#",
+        "framework": "pydantic-ai",
     }
     times = {name: NOW for name in model.model_fields if name.endswith("_at")}
     return {name: value for name, value in {**known, **times}.items() if name in model.model_fields}
@@ -92,10 +96,10 @@ def right(model: type[BaseModel], request_id: str, call_id: str) -> dict[str, An
 def harmless(model: type[BaseModel], record: Any) -> Any:
     """The record; made out to another request or run where this one would take it."""
     try:
-        model.model_validate_json(as_sent(written(record)))
+        model.model_validate_json(as_sent(written(record)).replace(b"#turn#", RUN_ID))
     except ValidationError:
         return record
-    others = {"digest": "#foreign#", "workflow_id": "#foreign#/support-1", "step": "7"}
+    others = {"digest": "#foreign#", "workflow_id": "#foreign#/support-1", "step": "7", "session_id": "#foreign#"}
     return {**record, **{name: value for name, value in others.items() if name in model.model_fields}}
 
 

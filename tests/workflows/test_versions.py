@@ -161,6 +161,17 @@ async def test_a_version_that_is_not_current_is_named_with_the_command_that_make
         await approve(app, run)
 
 
+async def test_a_session_outlives_the_build_that_it_began_on(deployment: Deployment) -> None:
+    """Its runs are pinned. Were it pinned too, it would end with the workers of its first build."""
+    for build, said in (("1", "one"), ("2", "two")):
+        async with deployment.running(build, agent(Script("one", "two"))):
+            await deployment.promote(build)
+            run = await deployment.client.start("support", "go", session=deployment.name)
+            output = await run.result()
+            assert (output.output, output.turn) == (said, int(build))
+            assert await deployment.version_of(run) == deployment.version(build)
+
+
 async def test_without_versions_a_run_that_waits_goes_on_with_the_next_build(deployment: Deployment) -> None:
     log: list[str] = []
     async with deployment.running("", refunder(log, "1")) as app:

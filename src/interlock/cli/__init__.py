@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from interlock import tracing
-from interlock.cli import approvals, demo, dev, doctor, journal, replay, runs, server, tools, worker
+from interlock.cli import approvals, demo, dev, doctor, journal, replay, runs, server, sessions, tools, worker
 from interlock.cli._console import emit
 from interlock.cli._errors import WrongUsageError, explain, not_text
 
@@ -80,7 +80,7 @@ def _app() -> typer.Typer:
     app = typer.Typer(help=_HELP, epilog=_EPILOG, **plain)
     app.callback()(_global_options)
     app.command("dev")(dev.dev)
-    for noun in (runs, approvals, tools, worker, server):
+    for noun in (runs, sessions, approvals, tools, worker, server):
         group = typer.Typer(help=noun.__doc__, **plain)
         group.callback()(_no_options)
         for verb, command in noun.COMMANDS.items():

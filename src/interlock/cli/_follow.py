@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from interlock._rpc import ignoring_unanswered
 from interlock.cli._console import say
 from interlock.cli._progress import Progress
+from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 from interlock.contracts.masking import masked_text
 
@@ -25,11 +26,15 @@ _PIECES = ("text", "thinking", "call", "call_delta", "progress")
 
 @dataclass(frozen=True)
 class Trouble:
-    """A step that has failed and is tried again. attempts: how many have failed. error: of the last one."""
+    """A step that has failed and is tried again. attempts: how many have failed. error: of the last one.
+
+    waits: it has not failed; its turn has not come.
+    """
 
     step: str
     attempts: int
     error: str
+    waits: bool = False
 
 
 async def follow(client: Client, run: Run) -> None:
@@ -81,7 +86,12 @@ async def troubles(client: Client, workflow_id: str) -> list[Trouble]:
     """The steps of a run that have failed and are tried again."""
     description = await client.temporal.get_workflow_handle(workflow_id).describe()
     return [
-        Trouble(_step(one.activity_type.name), one.attempt - 1, masked_text(one.last_failure.message) or "timed out")
+        Trouble(
+            _step(one.activity_type.name),
+            one.attempt - 1,
+            masked_text(one.last_failure.message) or "timed out",
+            waits=one.last_failure.application_failure_info.type == names.TURN_NOT_YET,
+        )
         for one in description.raw_description.pending_activities
         if one.attempt > 1
     ]

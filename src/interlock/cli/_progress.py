@@ -87,9 +87,10 @@ class Progress:
     def troubles(self, troubles: list[Trouble]) -> None:
         """These steps have failed and are tried again."""
         if not self._console.is_terminal:
-            for trouble in troubles:
-                if trouble not in self._troubles:
-                    self._add(trouble_text(trouble))
+            before = [trouble_text(trouble) for trouble in self._troubles]
+            for text in map(trouble_text, troubles):
+                if text not in before:
+                    self._add(text)
         self._troubles = troubles
 
     def _tell(self, states: dict[str, RunState]) -> None:
@@ -146,6 +147,8 @@ def trouble_text(trouble: Trouble) -> Text:
     """A step that is tried again, in one line."""
     from rich.text import Text
 
+    if trouble.waits:
+        return Text(line(f"… waits for its turn: {trouble.error}"), style="yellow")
     said = f"! {trouble.step} failed, attempt {trouble.attempts}, and is tried again: {trouble.error}"
     return Text(line(said), style="yellow")
 

@@ -81,8 +81,12 @@ async def run_page(found: Found, *, as_json: bool) -> None:
     stuck = [(workflow_id, step) for workflow_id, one in states.items() for step in one.stuck]
     decisions = state.settled if state else []
     if as_json:
-        more = {"requests": [request_document(request) for request in requests], "retried": [*map(asdict, retried)]}
+        more: dict[str, Any] = {
+            "requests": [request_document(request) for request in requests],
+            "retried": [*map(asdict, retried)],
+        }
         more |= {"decisions": _documents(decisions), "steps": _documents(steps)}
+        more["session"] = state.session.model_dump(mode="json") if state and state.session else None
         more["stuck"] = [{"workflow_id": of, **step.model_dump(mode="json")} for of, step in stuck]
         emit_json(run_document(report) | more)
         return

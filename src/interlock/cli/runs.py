@@ -37,6 +37,10 @@ def start(
     ] = None,
     deps: Annotated[str | None, typer.Option(metavar="JSON", help="What the agent's dependencies are made of.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="A model in place of the agent's own.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The conversation that the run is the next turn of; a new ID begins one."),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="Record what its models and tools say while they work, for watchers.")
@@ -51,17 +55,22 @@ def start(
     Examples:
       interlock runs start support --prompt "Order A-1001 arrived broken." --wait
       interlock runs start support --prompt "Hi" --id ticket-7 --deps '{"customer": 7}'
+      interlock runs start support --prompt "And A-1002?" --session customer-7
     """
     not_empty(agent, "AGENT", "an agent's name")
     not_empty(prompt, "--prompt", "what the agent is to do")
     if id is not None:
         not_empty(id, "--id", "the run a name, or leave it out")
         at_most(id, "--id", LONGEST_RUN_ID)
+    if session is not None:
+        not_empty(session, "--session", "the session's id, or leave it out")
     given = json_value(deps, "--deps") if deps is not None else None
 
     async def work() -> int:
         client = await connect(task_queue)
-        run = await client.start(agent, prompt, id=id, deps=given, model=model, stream=stream, restart=restart)
+        run = await client.start(
+            agent, prompt, id=id, deps=given, model=model, session=session, stream=stream, restart=restart
+        )
         try:
             await run.accepted()
         except UnavailableError:  # The run is stored all the same, so its id must not be lost.

@@ -3,6 +3,7 @@
 from typing import Final
 
 AGENT_WORKFLOW: Final = "AgentWorkflow"
+SESSION_WORKFLOW: Final = "SessionWorkflow"
 DEFAULT_TASK_QUEUE: Final = "interlock"
 
 # Signals: what the sender asks for. Nobody learns whether one was refused; the updates below say so.
@@ -11,15 +12,20 @@ COMPLETE_TOOL_CALL: Final = "complete_tool_call"
 REPORT_SUB_RUN: Final = "report_sub_run"
 RETRY_RUN: Final = "retry_run"
 RECORD_EVENTS: Final = "record_events"
+TURN_CAME: Final = "turn_came"
 
 # Updates: the same records, validated, so that the sender learns at once.
 SUBMIT_DECISION: Final = "submit_decision"
 SUBMIT_TOOL_RESULT: Final = "submit_tool_result"
 SUBMIT_RETRY: Final = "submit_retry"
+TAKE_TURN: Final = "take_turn"
+END_TURN: Final = "end_turn"
 
 # Queries: nouns that change nothing.
 STATUS: Final = "status"
 APPROVALS: Final = "approvals"
+SESSION: Final = "session"
+CONVERSATION: Final = "conversation"
 
 # Search attributes, with the type each is registered under.
 ATTRIBUTE_AGENT: Final = "InterlockAgent"
@@ -39,7 +45,12 @@ SEARCH_ATTRIBUTES: Final[dict[str, str]] = {
 DESCRIBE_TOOL: Final = "describe_tool"
 RECORD_VERDICT: Final = "record_verdict"
 RECALL_STEP: Final = "recall_step"
+JOIN_SESSION: Final = "join_session"
+LEAVE_SESSION: Final = "leave_session"
 JUDGE_SUFFIX: Final = "__judge_call"
+
+# How the workflow ids of sessions begin.
+SESSION_PLACE: Final = "interlock-session-"
 
 # Headers of activities: which step of the run each is, a digest of the call that a tool's activity makes, and whether
 # what happens inside is to be recorded as it happens.
@@ -80,6 +91,13 @@ OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 CONTEXT_CONFLICT: Final = "ContextConflictError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 
+# Types of the failures of sessions. The first is no failure: a turn that waits for the ones before it.
+TURN_NOT_YET: Final = "TurnNotYet"
+SESSION_FULL: Final = "SessionFullError"
+SESSION_BUSY: Final = "SessionBusyError"
+OTHER_FRAMEWORK: Final = "OtherFrameworkError"
+TURN_IS_OVER: Final = "TurnIsOverError"
+
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
 ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
@@ -91,6 +109,11 @@ VALIDATE_EDITS: Final = "2026-11-validate-edits"
 def judge_activity(agent: str) -> str:
     """The activity in which the judges of `agent` are asked about one call."""
     return f"agent__{agent}{JUDGE_SUFFIX}"
+
+
+def session_workflow(session_id: str) -> str:
+    """The workflow id of a session."""
+    return f"{SESSION_PLACE}{session_id}"
 
 
 def sub_runs_place(key: str) -> str:

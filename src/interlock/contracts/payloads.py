@@ -5,10 +5,10 @@ ones for as long as they are kept.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 Json = Any
@@ -19,15 +19,21 @@ _DEEPEST = 100  # JSON that is nested 200 deep cannot be read, and what is sent 
 
 def _travels(value: Json) -> Json:
     """JSON from a sender who may send anything has finite numbers and is not nested too deep."""
-    level = [value]
-    for _ in range(_DEEPEST + 1):
+    for level in levels(value, _DEEPEST):
         if any(isinstance(item, float) and not math.isfinite(item) for item in level):
             raise ValueError("numbers have to be finite")
+    return value
+
+
+def levels(value: Json, deepest: int) -> Iterator[list[Json]]:
+    """The values in a JSON value, level by level. Raises ValueError when there are more levels than these."""
+    level = [value]
+    for _ in range(deepest + 1):
+        yield level
         inner = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
         level = [item for items in inner for item in items]
     if level:
-        raise ValueError(f"is nested more than {_DEEPEST} deep")
-    return value
+        raise ValueError(f"is nested more than {deepest} deep")
 
 
 def _short_enough(workflow_id: str) -> str:
@@ -38,6 +44,16 @@ def _short_enough(workflow_id: str) -> str:
 
 
 WorkflowId = Annotated[str, Field(min_length=1), AfterValidator(_short_enough)]
+
+
+def _plain_name(name: str) -> str:
+    if not name.isprintable() or name != name.strip():
+        raise ValueError("control characters, and spaces around it, are not allowed")
+    return name
+
+
+SessionId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_name)]
+"""A name that people give a conversation: 1 to 200 characters that can be shown."""
 
 
 class Payload(BaseModel):
@@ -96,11 +112,15 @@ class RunOutput(Payload):
 
     output: the agent's output as JSON. messages: all messages of the run as the framework's JSON, oldest first;
     null when they are too large for one payload (the history has them all). usage: sub-agents included.
+    new_from: how many of all messages, the first ones, are from before the run.
+    turn: which turn of its session the run was; null without a session, or when nothing was added to it.
     """
 
     output: Json = None
     usage: Usage = Usage()
     messages: list[Json] | None = None
+    new_from: int = 0
+    turn: int | None = None
 
 
 RunStatusName = Literal[
@@ -314,8 +334,8 @@ class Carried(Payload):
     usage: of the run's own agents. spent_elsewhere: by its judges, and by runs of its tools that are not in sub_runs.
     calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
     for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
-    its tools started, all ended. agent: whose turn it is, when the run's agent has handed over; previous_response_id:
-    of the answer that the messages go on from.
+    its tools started, all ended. new_from: as in `RunOutput`. agent: whose turn it is, when the run's agent has handed
+    over; previous_response_id: of the answer that the messages go on from.
     """
 
     usage: Usage = Usage()
@@ -327,6 +347,7 @@ class Carried(Payload):
     sub_runs: list[SubRun] = []
     agent: str = ""
     previous_response_id: str | None = None
+    new_from: int = 0
 
 
 class RunInput(Payload):
@@ -341,6 +362,7 @@ class RunInput(Payload):
     requested_by: who wants the run, as the starter says it.
     parent: set when a tool of another run started this one.
     fork: set when this one begins as another run did. carried: set when this execution goes on from an earlier one.
+    session: the conversation that the run is a turn of; instead of message_history.
     """
 
     agent: AgentName
@@ -355,6 +377,13 @@ class RunInput(Payload):
     options: RunOptions = RunOptions()
     fork: Fork | None = None
     carried: Carried | None = None
+    session: SessionId | None = None
+
+    @model_validator(mode="after")
+    def _one_past(self) -> Self:
+        if self.session is not None and self.message_history is not None and self.carried is None:
+            raise ValueError("session and message_history exclude each other: a session brings its own messages")
+        return self
 
     @field_validator("prompt")
     @classmethod
@@ -364,8 +393,21 @@ class RunInput(Payload):
         return prompt
 
 
+class SessionPlace(Payload):
+    """How a run stands with its session.
+
+    state: `waiting` for the turns before it, `under_way`, `added` (its messages are part of the conversation),
+    `not_added` (the run completed, and the session had no room for its messages, or no longer had its turn), or
+    `released` (the run ended without an output). turn: the number of an added turn.
+    """
+
+    session_id: str
+    state: Literal["waiting", "under_way", "added", "not_added", "released"]
+    turn: int | None = None
+
+
 class RunState(Payload):
-    """What a run says of itself while it is open."""
+    """What a run says of itself while it is open. session: null without one."""
 
     status: RunStatusName
     agent: str
@@ -373,6 +415,7 @@ class RunState(Payload):
     settled: list[Settled] = []
     sub_runs: list[SubRun] = []
     stuck: list[StuckStep] = []
+    session: SessionPlace | None = None
 
 
 class ToolQuestion(Payload):

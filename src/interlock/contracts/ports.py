@@ -18,6 +18,7 @@ from interlock.contracts.payloads import (
     Ticket,
     Usage,
 )
+from interlock.contracts.sessions import OpenTurn, SessionState, TurnClaim, TurnEnd, TurnEnded, TurnReceipt
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class Continuation:
     usage: of the run's own agents so far. usage_limits: as they stand. calls: tool calls made so far.
     agent: whose turn it is, by name; empty for the run's own. previous_response_id: of the answer that the messages go
     on from, where the provider keeps it. deps: as the run's tools have changed them; null when they stay as given.
+    new_from: as in `RunOutput`.
     """
 
     messages: list[Json]
@@ -123,16 +125,26 @@ class Continuation:
     agent: str = ""
     previous_response_id: str | None = None
     deps: Json = None
+    new_from: int = 0
 
 
 class AgentRunner(Protocol):
-    """The deterministic half of an adapter for one agent: runs it in the workflow."""
+    """The deterministic half of an adapter for one agent: runs it in the workflow.
+
+    framework: a name that never changes, such as `pydantic-ai`, for the JSON form of the messages that it takes
+    (`RunInput.message_history`) and gives (`RunOutput.messages`). Agents of one framework can take turns in a session.
+    """
+
+    framework: str
 
     async def run(
         self, run: RunInput, gate: Gate, recovery: Recovery, is_long: Callable[[], bool]
     ) -> RunOutput | Continuation:
         """Run the agent to its end, or to where `is_long` says, between two requests to its model, that the execution's
         history has become long.
+
+        Of a session it knows nothing: the conversation so far is `run.message_history`, and what the run adds to it is
+        `output.messages[output.new_from:]`, so `new_from` has to say where the run's own messages begin.
 
         Raises ApplicationError, not retried, with the type of what ended the run: an input the agent cannot take
         (`InvalidInputError`), or whatever the framework's loop, a hook, a validator or a tool raised. What running
@@ -166,6 +178,33 @@ class SubRuns(Protocol):
 
     async def is_over(self, workflow_id: str) -> bool:
         """Whether the run has ended."""
+        ...
+
+
+class Sessions(Protocol):
+    """Reaches the sessions on the server. Each method raises UnavailableError when nobody answers."""
+
+    async def state(self, session_id: str) -> SessionState | None:
+        """What the session says of itself; None when there is none."""
+        ...
+
+    async def messages(self, session_id: str) -> list[Json]:
+        """The session's conversation."""
+        ...
+
+    async def take_turn(self, claim: TurnClaim) -> TurnReceipt:
+        """Claim a turn; the first claim begins the session.
+
+        Raises ApplicationError, not retried, with the session's own type and words when it takes no such turn.
+        """
+        ...
+
+    async def end_turn(self, end: TurnEnd) -> TurnEnded:
+        """Report the end of a turn."""
+        ...
+
+    async def is_over(self, turn: OpenTurn) -> bool:
+        """Whether the run of a turn has ended, however it did."""
         ...
 
 

@@ -263,11 +263,9 @@ def _predicate_outcome(step: Step, result: Any) -> str:
 def _guardrail_outcome(said: Any) -> str:
     """What a guardrail said: it stops a run, or replaces what a call gets or gives."""
     behavior = said.get("behavior") if isinstance(said, dict) else None
-    if (
-        (isinstance(said, dict)
-        and said.get("tripwire_triggered") is True)
-        or text_in(behavior, "type") == "raise_exception"
-    ):
+    if (isinstance(said, dict) and said.get("tripwire_triggered") is True) or text_in(
+        behavior, "type"
+    ) == "raise_exception":
         return "stops the run"
     return "replaces the call" if text_in(behavior, "type") == "reject_content" else "lets it pass"
 

@@ -33,17 +33,20 @@ class Wanted:
 
     def query(self, task_queue: str) -> str:
         """As Temporal's visibility takes it."""
-        return self._query(f"TaskQueue = {quoted(task_queue)}")
+        # Sessions too: a build has to be able to go on with each of them.
+        types = f"WorkflowType IN ('{names.AGENT_WORKFLOW}', '{names.SESSION_WORKFLOW}')"
+        return self._query(f"{types} AND TaskQueue = {quoted(task_queue)}")
 
     def query_elsewhere(self, task_queues: Iterable[str]) -> str:
-        """The same of all other task queues."""
-        return self._query(f"TaskQueue NOT IN ({', '.join(map(quoted, task_queues))})")
+        """Runs of all other task queues. A session is always open, and says nothing of a queue."""
+        queues = ", ".join(map(quoted, task_queues))
+        return self._query(f"WorkflowType = '{names.AGENT_WORKFLOW}' AND TaskQueue NOT IN ({queues})")
 
     def _query(self, where: str) -> str:
         either = ["ExecutionStatus = 'Running'"] if self.open else []
         if self.closed_since is not None:
             either.append(f"CloseTime >= '{self.closed_since.isoformat()}'")
-        query = f"WorkflowType = '{names.AGENT_WORKFLOW}' AND {where} AND ({' OR '.join(either)})"
+        query = f"{where} AND ({' OR '.join(either)})"
         if self.unpinned:
             behavior = "TemporalWorkflowVersioningBehavior"
             query += f" AND ({behavior} IS NULL OR {behavior} != 'Pinned')"

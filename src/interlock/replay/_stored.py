@@ -61,7 +61,7 @@ def _read(file: Path) -> Stored:
     if first is None or not first.HasField("workflow_execution_started_event_attributes"):
         raise MisconfiguredError(f"{file} is no history from its beginning: the run's start is not there. {_HOW}")
     started = first.workflow_execution_started_event_attributes
-    if started.workflow_type.name != names.AGENT_WORKFLOW:
+    if started.workflow_type.name not in (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW):
         raise MisconfiguredError(
             f"{file} is the history of a workflow of type {started.workflow_type.name!r}, not of a run of an agent "
             f"({names.AGENT_WORKFLOW})."
