@@ -123,6 +123,10 @@ def test_every_name_that_is_stored_is_pinned() -> None:
     made = {
         "judge_activity": names.judge_activity("support"),
         "session_workflow": names.session_workflow("customer-7"),
+        "model_activity": names.model_activity("support"),
+        "tool_activity": names.tool_activity("support"),
+        "callback_activity": names.callback_activity("support", "hook"),
+        "list_tools_activity": names.list_tools_activity("support"),
     }
     assert {**constants, **made} == pinned
 
