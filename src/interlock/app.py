@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.ports import SubRuns
+from interlock.prices import OwnPrices, Price
 from interlock.settings import Settings
 
 if TYPE_CHECKING:
@@ -17,16 +18,24 @@ class Interlock:
 
     agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
     settings: read from `INTERLOCK_*` when not given. retries: how often failing calls are tried again.
+    prices: what calls of models cost, by the name the provider gives the model; before, and beside, those that the
+    agents' framework knows.
     Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
     """
 
     def __init__(
-        self, agents: Sequence[Any], *, settings: Settings | None = None, retries: "Retries | None" = None
+        self,
+        agents: Sequence[Any],
+        *,
+        settings: Settings | None = None,
+        retries: "Retries | None" = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         from interlock.retries import Retries
 
         self.settings = settings or Settings.read()
         self.retries = retries or Retries()
+        self.prices = OwnPrices(prices or {})
         self.agents = _by_name(agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
@@ -40,7 +49,7 @@ class Interlock:
                 f'Running agents of pydantic-ai needs {error.name!r}: pip install "interlock[pydantic-ai]".'
             ) from error
 
-        return PydanticAIAdapter(self.agents, self.retries, sub_runs)
+        return PydanticAIAdapter(self.agents, self.retries, sub_runs, self.prices)
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from interlock.cli._options import (
     LONGEST_RUN_ID,
     LONGEST_STEP_ID,
     AsJson,
+    BudgetText,
     RunId,
     TaskQueue,
     at_most,
@@ -20,6 +21,7 @@ from interlock.cli._options import (
     json_value,
     not_empty,
 )
+from interlock.cli._options import budget as read_budget
 from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
@@ -37,6 +39,7 @@ def start(
     ] = None,
     deps: Annotated[str | None, typer.Option(metavar="JSON", help="What the agent's dependencies are made of.")] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="A model in place of the agent's own.")] = None,
+    budget: BudgetText = None,
     restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
     task_queue: TaskQueue = None,
@@ -48,6 +51,7 @@ def start(
     Examples:
       interlock runs start support --prompt "Order A-1001 arrived broken." --wait
       interlock runs start support --prompt "Hi" --id ticket-7 --deps '{"customer": 7}'
+      interlock runs start support --prompt "Hi" --budget requests=20,cost=1.50
     """
     not_empty(agent, "AGENT", "an agent's name")
     not_empty(prompt, "--prompt", "what the agent is to do")
@@ -55,10 +59,11 @@ def start(
         not_empty(id, "--id", "the run a name, or leave it out")
         at_most(id, "--id", LONGEST_RUN_ID)
     given = json_value(deps, "--deps") if deps is not None else None
+    limits = read_budget(budget)
 
     async def work() -> int:
         client = await connect(task_queue)
-        run = await client.start(agent, prompt, id=id, deps=given, model=model, restart=restart)
+        run = await client.start(agent, prompt, id=id, deps=given, model=model, budget=limits, restart=restart)
         try:
             await run.accepted()
         except UnavailableError:  # The run is stored all the same, so its id must not be lost.
@@ -201,6 +206,7 @@ def fork(
     result: Annotated[
         str | None, typer.Option(metavar="JSON", help="What the call at that step gives back; it is not run.")
     ] = None,
+    budget: BudgetText = None,
     new_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="A name of your own for the new run.")
     ] = None,
@@ -232,6 +238,7 @@ def fork(
         at_most(new_id, "--id", LONGEST_RUN_ID)
     edited = json_object(arguments, "--arguments") if arguments is not None else None
     value = json_value(result, "--result") if result is not None else None
+    limits = read_budget(budget)
 
     async def work() -> int:
         from interlock._rpc import current_user
@@ -246,7 +253,7 @@ def fork(
         if not confirmed(plan, yes=yes):
             say("Nothing was started.")
             return 1
-        run = await found.client.fork(plan, id=new_id)
+        run = await found.client.fork(plan, id=new_id, budget=limits)
         if wait:
             say(f"Run {run.id}", style="bold")
             return await _to_its_end(Found(found.client, run, open=True), follow=True, as_json=as_json)
