@@ -19,7 +19,10 @@ class DescribeTool:
     async def describe_tool(self, question: ToolQuestion) -> ToolDescription:
         """The fingerprint of one tool as this worker's code has it.
 
+        A budget is no tool: the history holds what was asked about it, and its fingerprint is empty.
         Raises MisconfiguredError (not retried) when the worker has no such agent.
         Source: the agents the worker was started with; nothing is fetched.
         """
+        if question.kind == "budget":
+            return ToolDescription(fingerprint="")
         return ToolDescription(fingerprint=self._catalog.fingerprint(question.agent, question.toolset, question.tool))

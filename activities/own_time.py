@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -148,7 +148,8 @@ class _Clock:
 
     def _arm(self) -> None:
         self._since = self._loop.time()
-        self._scope.reschedule(self._since + self._left)
+        with suppress(RuntimeError):  # The attempt has ended, and a task that it has left behind waited for others.
+            self._scope.reschedule(self._since + self._left)
 
 
 class LoopWatch:

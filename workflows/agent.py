@@ -18,8 +18,10 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.payloads import (
         ApprovalRequest,
         Carried,
+        Claim,
         Decision,
         EventBatch,
+        Grant,
         Receipt,
         Retry,
         RetryReceipt,
@@ -34,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.ports import AgentRunner, Continuation, Runners
     from interlock.contracts.sessions import TurnNotice
     from interlock.workflows.gate import ApprovalGate
+    from interlock.workflows.ledger import Ledger
     from interlock.workflows.reuse import Reuse
     from interlock.workflows.stuck import StuckSteps
     from interlock.workflows.turn import SessionTurn
@@ -74,7 +77,8 @@ class AgentWorkflow:
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
-        self._gate = ApprovalGate(self.show, self.reuse, carried)
+        self._ledger = Ledger(self._run, self.show, lambda call: self._gate.ask(call))
+        self._gate = ApprovalGate(self.show, self.reuse, carried, self._ledger)
         self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of)
         self._turn = SessionTurn(self._run, self.show)
 
@@ -93,7 +97,7 @@ class AgentWorkflow:
             bounded = _bounded(output)
             turn = await self._turn.end(output)
             self._ended = "completed"
-            return bounded.model_copy(update={"usage": self._usage(), "turn": turn})
+            return bounded.model_copy(update={"usage": self._ledger.total, "turn": turn})
         except asyncio.CancelledError:
             self._ended = "cancelled"
             raise
@@ -106,8 +110,9 @@ class AgentWorkflow:
                 await self._turn.release()
             if started:
                 await started
+            await self._ledger.close()
             if self._run.parent and self._ended:
-                await self._report(self._usage())
+                await self._report(self._ledger.total)
             self.show()
             await workflow.wait_condition(workflow.all_handlers_finished)
 
@@ -133,7 +138,7 @@ class AgentWorkflow:
 
     def idle(self) -> bool:
         """Whether the run neither asks anybody nor has ended: then something of it has to be under way."""
-        return self._status() == "running"
+        return self._status() == "running" and not self._ledger.waits
 
     @workflow.query(name=names.STATUS)
     def state(self) -> RunState:
@@ -146,6 +151,7 @@ class AgentWorkflow:
             sub_runs=list(self._sub_runs.values()),
             stuck=self._stuck.steps,
             session=self._turn.place,
+            budget=self._ledger.state,
         )
 
     @workflow.query(name=names.APPROVALS)
@@ -188,16 +194,27 @@ class AgentWorkflow:
         if not sub_run.workflow_id.startswith(f"{workflow.info().workflow_id}/"):
             return  # A stranger's: this run's end must not reach it.
         known = self._sub_runs.get(sub_run.workflow_id)
-        if known is not None and known.usage is not None:
-            if sub_run.usage is not None:
-                return
-            self._gate.spent_elsewhere += known.usage  # It is started over, under the same id.
+        if known is not None and known.usage is not None and sub_run.usage is not None:
+            return
+        # One that is started over, under the same id, tells of its beginning again, and at its end of what it used.
         self._sub_runs[sub_run.workflow_id] = sub_run
+        if sub_run.usage is not None:
+            self._ledger.reported(sub_run.usage)
         self.show()
 
     @workflow.signal(name=names.RECORD_EVENTS)
     def record_events(self, batch: EventBatch) -> None:
         """A step tells how far it is. It is in the history now, which is all that is wanted."""
+
+    @workflow.signal(name=names.CLAIM_BUDGET)
+    def claim_budget(self, claim: Claim) -> None:
+        """A run below, whose budget this one keeps, says what it has used and which model calls it wants to make."""
+        self._ledger.claim(claim)
+
+    @workflow.signal(name=names.GRANT_BUDGET)
+    def grant_budget(self, grant: Grant) -> None:
+        """The run that keeps the budget of this one says which of its model calls may begin."""
+        self._ledger.grant(grant)
 
     @workflow.update(name=names.SUBMIT_DECISION)
     def submit_decision(self, decision: Decision) -> Receipt:
@@ -249,7 +266,7 @@ class AgentWorkflow:
         if not workflow.info().is_continue_as_new_suggested():
             return False
         open_runs = any(sub_run.usage is None for sub_run in self._sub_runs.values())
-        if self._gate.requests or self._stuck.steps or self._now or open_runs:
+        if self._gate.requests or self._stuck.steps or self._now or open_runs or self._ledger.is_busy:
             return False
         return workflow.patched(names.CONTINUE_AS_NEW)
 
@@ -257,16 +274,17 @@ class AgentWorkflow:
         before = self._run.carried
         # Bounded: what is carried grows from execution to execution, and has to fit the next one's input.
         ended = list(self._sub_runs.values())
-        earlier, latest = ended[:-_CARRIED], ended[-_CARRIED:]
+        latest = ended[-_CARRIED:]
+        self._ledger.count(continuation.usage)
         run = self._run.model_copy(
             update={
                 "message_history": continuation.messages,
                 "deps": self._run.deps if continuation.deps is None else continuation.deps,
                 "usage_limits": continuation.usage_limits,
                 "fork": None,
+                "budget": self._ledger.budget,
                 "carried": Carried(
-                    usage=continuation.usage,
-                    spent_elsewhere=sum((one.usage or Usage() for one in earlier), self._gate.spent_elsewhere),
+                    **self._ledger.carried(sum((one.usage or Usage() for one in latest), Usage())),
                     calls=continuation.calls,
                     asked=self._gate.asked,
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
@@ -278,6 +296,7 @@ class AgentWorkflow:
                 ),
             }
         )
+        await self._ledger.close()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(run, memo=_memo())
 
@@ -290,12 +309,6 @@ class AgentWorkflow:
         if not kinds:
             return "running"
         return "awaiting_tool_result" if kinds == {"tool_result"} else "awaiting_approval"
-
-    def _usage(self) -> Usage:
-        total = self._gate.usage + self._gate.spent_elsewhere
-        for sub_run in self._sub_runs.values():
-            total += sub_run.usage or Usage()
-        return total
 
     def _write_attributes(self) -> None:
         values: dict[str, Any] = {

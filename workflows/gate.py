@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.failures import bounded
     from interlock.contracts.masking import call_label, masked, unmasked
     from interlock.contracts.payloads import (
+        Account,
         ApprovalRequest,
         Carried,
         Decision,
@@ -30,8 +32,9 @@ with workflow.unsafe.imports_passed_through():
         Usage,
         Verdict,
     )
-    from interlock.contracts.ports import GatedCall, Ruling
+    from interlock.contracts.ports import GatedCall, ModelCall, Ruling
     from interlock.workflows import meters
+    from interlock.workflows.ledger import Ledger
     from interlock.workflows.reuse import Reuse
 
 _SETTLED_KEPT = 200
@@ -40,6 +43,7 @@ _VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
     "approval": ("approve", "reject"),
     "tool_result": ("reject",),
     "outcome": ("happened", "not_happened", "give_up"),
+    "budget": ("approve", "reject"),
 }
 _WAITS_FOR: dict[RequestKind, str] = {
     "approval": "waits for an approval, not for a result: approve or reject it with `interlock approvals decide`.",
@@ -47,6 +51,7 @@ _WAITS_FOR: dict[RequestKind, str] = {
     "Report the result with `interlock tools complete`, or reject it.",
     "outcome": "asks whether an approved call happened. Answer with `interlock approvals decide` and one of "
     "--happened, --not-happened and --give-up.",
+    "budget": "asks whether to extend the budget: approve or reject it with `interlock approvals decide`.",
 }
 
 
@@ -62,13 +67,12 @@ class ApprovalGate:
     """Holds the open requests of one run. The first valid answer to one wins; anything else changes nothing.
 
     changed: called after every change of what is open, so that whoever shows the run can show the truth.
-    reuse: what a forked run takes over. carried: from an earlier execution.
+    reuse: what a forked run takes over. carried: from an earlier execution. ledger: of the run.
     """
 
-    def __init__(self, changed: Callable[[], None], reuse: Reuse, carried: Carried) -> None:
+    def __init__(self, changed: Callable[[], None], reuse: Reuse, carried: Carried, ledger: Ledger) -> None:
         self.settled: list[Settled] = list(carried.settled)
-        self.usage = carried.usage
-        self.spent_elsewhere = carried.spent_elsewhere
+        self._ledger = ledger
         self._changed = changed
         self._reuse = reuse
         self._waiting: dict[str, _Waiting] = {}
@@ -79,9 +83,18 @@ class ApprovalGate:
         """The open requests, by number."""
         return sorted((waiting.request for waiting in self._waiting.values()), key=lambda one: int(one.request_id))
 
+    @property
+    def account(self) -> Account | None:
+        """See `Gate`."""
+        return self._ledger.account
+
+    def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:
+        """See `Gate`."""
+        return self._ledger.model_call(agent_path)
+
     def count(self, usage: Usage) -> None:
         """Take the usage of the run's own agents so far."""
-        self.usage = usage
+        self._ledger.count(usage)
 
     async def ask(self, call: GatedCall) -> Ruling:
         """Wait for the ruling on a call: judges first, then a person. Cancelling the run withdraws the request."""
@@ -89,8 +102,12 @@ class ApprovalGate:
         self.asked += 1
         request_id = str(self.asked)
         fingerprint = await _fingerprint(call, request_id)
-        if call.judge is not None and (ruling := self._judged(call, fingerprint, request_id, await call.judge())):
-            return ruling
+        if call.judge is not None:
+            async with self._ledger.model_call(call.agent_path):
+                verdict = await call.judge()
+                self._ledger.judged(verdict.usage)
+            if ruling := self._judged(call, fingerprint, request_id, verdict):
+                return ruling
         waiting = self._open(call, fingerprint, request_id)
         try:
             self._settle_as_before(waiting)
@@ -186,7 +203,6 @@ class ApprovalGate:
         return waiting
 
     def _judged(self, call: GatedCall, fingerprint: str, request_id: str, verdict: JudgeVerdict) -> Ruling | None:
-        self.spent_elsewhere += verdict.usage
         if verdict.verdict == "approve":
             try:
                 arguments = call.arguments if verdict.arguments is None else _edited(call, verdict.arguments)
@@ -220,6 +236,8 @@ class ApprovalGate:
     def _settle(self, waiting: _Waiting, ruling: Ruling, *, by: str, reason: str) -> Receipt:
         del self._waiting[waiting.request.request_id]
         waiting.answer.set_result(ruling)
+        if waiting.call.ruled:
+            waiting.call.ruled(waiting.request.request_id, ruling, by)
         meters.settled(waiting.request, ruling.outcome)
         self._record(waiting.request.request_id, waiting.call, ruling, by=by, reason=reason)
         self._changed()

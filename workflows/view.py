@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 
+from interlock.contracts.budgets import bar, shares
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import ApprovalRequest, RunState, Settled, StuckStep
+from interlock.contracts.payloads import ApprovalRequest, BudgetState, RunState, Settled, StuckStep
 
 
 def details(state: RunState, now: list[str], workflow_id: str = "RUN") -> str:
@@ -14,6 +16,8 @@ def details(state: RunState, now: list[str], workflow_id: str = "RUN") -> str:
         blocks.append(f"Session {_code(state.session.session_id)}: {state.session.state.replace('_', ' ')}")
     if state.stuck:
         blocks.append("\n".join(["### Stuck", *(_stuck(step, workflow_id) for step in state.stuck)]))
+    if state.budget:
+        blocks.append("\n".join(["### Budget", *_budget(state.budget)]))
     if state.requests:
         blocks.append("\n".join(["### Waits for a person", *(_request(request) for request in state.requests)]))
     if now:
@@ -36,6 +40,14 @@ def _stuck(step: StuckStep, workflow_id: str) -> str:
     )
 
 
+def _budget(budget: BudgetState) -> Iterator[str]:
+    yield from (f"- {bar(share.part)} {_plain(share.text)}" for share in shares(budget.limits, budget.spent))
+    if budget.waiting:
+        yield f"- {budget.waiting} model calls wait for it"
+    if budget.ended_by:
+        yield f"- {_plain(budget.ended_by)}"
+
+
 def _request(request: ApprovalRequest) -> str:
     label = _plain(call_label(request.tool, request.arguments))
     path = _plain(" / ".join(request.agent_path))
@@ -50,6 +62,11 @@ def _request(request: ApprovalRequest) -> str:
             f"- request {request.request_id}: did **{label}** ({path}) happen? {_plain(request.question)}  \n"
             f"  {_code(f'interlock approvals decide {run} {request.request_id} --happened --result JSON')}  \n"
             f"  {_code(f'interlock approvals decide {run} {request.request_id} --not-happened')}"
+        )
+    if request.kind == "budget":
+        return (
+            f"- request {request.request_id} ({path}): {_plain(request.question)} By **{label}**  \n"
+            f"  {_code(f'interlock approvals decide {run} {request.request_id} --approve')}"
         )
     return (
         f"- request {request.request_id}: **{label}** ({path}), since {request.requested_at:%Y-%m-%d %H:%M:%S} UTC  \n"

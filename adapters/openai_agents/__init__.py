@@ -1,5 +1,5 @@
 """Agents written with the OpenAI Agents SDK."""
 
-from interlock.adapters.openai_agents._marks import idempotency_key, idempotent
+from interlock.adapters.openai_agents._marks import idempotency_key, idempotent, progress
 
-__all__ = ["idempotency_key", "idempotent"]
+__all__ = ["idempotency_key", "idempotent", "progress"]

@@ -2,10 +2,11 @@
 
 from typing import TypeVar
 
-from agents import FunctionTool
+from agents import FunctionTool, RunContextWrapper
 from agents.tool_context import ToolContext
 
 from interlock.adapters._calls import current_key
+from interlock.contracts.ports import event_sink
 
 Tool = TypeVar("Tool", bound=FunctionTool)
 
@@ -33,3 +34,15 @@ def idempotency_key(ctx: ToolContext[object]) -> str:
     equal arguments, has another. 32 hex digits in a run; outside of one, the framework's own id of the call.
     """
     return current_key.get() or ctx.tool_call_id
+
+
+def progress(
+    ctx: RunContextWrapper[object], done: float | None = None, total: float | None = None, text: str = ""
+) -> None:
+    """Tell whoever watches the run how far a tool is: done of total, with a word about it, or any of these.
+
+    Cheap, and may be called as often as you like, from any thread: of what comes fast only the latest is recorded. It
+    does nothing where the run is not streamed.
+    """
+    if (sink := event_sink.get()) is not None:
+        sink.progress(done, total, text)

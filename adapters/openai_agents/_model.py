@@ -1,7 +1,8 @@
 """Calls to models, as activities."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 from agents import (
@@ -26,9 +27,10 @@ from temporalio.openai_agents._temporal_model_stub import _TemporalModelStub
 from temporalio.workflow import ActivityCancellationType
 
 from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, planned, shielded
-from interlock.adapters.openai_agents._scope import Asked, Scope, current_scope
+from interlock.adapters.openai_agents._scope import Asked, Scope, current_scope, usage_of
 from interlock.contracts import names
 from interlock.contracts.payloads import Json
+from interlock.contracts.payloads import Usage as Used
 from interlock.contracts.ports import FailedStep
 
 INSTANCE = "interlock:instance"
@@ -38,6 +40,13 @@ OF_ALL = "interlock:run"
 """The model name that stands for the model object of the app's run configuration."""
 
 _PARAMETERS = ModelActivityParameters()
+
+
+@dataclass
+class Answer(ModelResponse):
+    """A model's answer, with what it cost; None where nobody knows the price. No replay makes it another."""
+
+    cost_usd: Decimal | None = None
 
 
 class RequestInput(ActivityModelInput, total=False):
@@ -100,27 +109,38 @@ class RecordedModel(_TemporalModelStub):
         yield ResponseCompletedEvent(type="response.completed", sequence_number=0, response=_as_event(response))
 
     async def _ask(self, scope: Scope, request: RequestInput) -> ModelResponse:
-        label = f"model {self._shown}, turn {scope.turns}"
+        label, path = f"model {self._shown}, turn {scope.turns}", scope.path_to(self._agent_name)
         while True:
             try:
-                with planned(label):
-                    handle = workflow.start_activity(
-                        names.model_activity(self._agent_name),
-                        request,
-                        result_type=ModelResponse,
-                        start_to_close_timeout=OPEN_END,
-                        heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                        retry_policy=_with_never_retried(scope.retries.model),
-                    )
-                answer: ModelResponse = await shielded(handle)
+                async with scope.gate.model_call(path) as call:
+                    answer = await self._step(scope, label, request)
+                    call.used(_used(answer))
                 return answer
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
                 scope.over.append(error)
                 step = f"model of {self._agent_name}, request {scope.turns}"
-                await scope.recovery.wait(FailedStep("model", scope.path_to(self._agent_name), step, error))
+                await scope.recovery.wait(FailedStep("model", path, step, error))
+
+    async def _step(self, scope: Scope, label: str, request: RequestInput) -> Answer:
+        with planned(label):
+            handle = workflow.start_activity(
+                names.model_activity(self._agent_name),
+                request,
+                result_type=Answer,
+                start_to_close_timeout=OPEN_END,
+                heartbeat_timeout=HEARTBEAT_TIMEOUT,
+                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                retry_policy=_with_never_retried(scope.retries.model),
+            )
+        answer: Answer = await shielded(handle)
+        return answer
+
+
+def _used(answer: Answer) -> Used:
+    used = usage_of(answer.usage, 0).model_copy(update={"requests": 1})
+    return used.model_copy(update={"unpriced": 1} if answer.cost_usd is None else {"cost_usd": answer.cost_usd})
 
 
 def type_of_model(agent: Agent[Any]) -> str:

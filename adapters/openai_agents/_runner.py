@@ -6,7 +6,7 @@ from typing import Any
 from agents import Agent, AgentsException, RunConfig, UserError
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._scope import Scope, current_scope, entered, inner
@@ -35,6 +35,9 @@ class InterlockRunner(AgentRunner):
         with entered(here):
             try:
                 return await in_loop(here, starting_agent, input, **options)
+            except ApplicationError as error:
+                scope.fatal.append(error)
+                raise
             except ActivityError as error:
                 # The tool's error function tells the outer model; Temporal's own words say nothing.
                 raise AgentsException(f"Agent {starting_agent.name!r} failed: {error.cause or error}") from error

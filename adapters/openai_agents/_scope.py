@@ -11,6 +11,7 @@ from agents import Agent, ModelResponse, TResponseInputItem, Usage
 from openai.types.responses import ResponseFunctionToolCall
 from openai.types.responses.response_output_item import McpApprovalRequest
 from openai.types.responses.response_usage import InputTokensDetails
+from temporalio.exceptions import ApplicationError
 
 from interlock.adapters._calls import CallScope, current_key, current_ticket, never
 from interlock.adapters.openai_agents._context import Context
@@ -38,7 +39,8 @@ class Scope(CallScope):
     model: the run's own model, in place of the agents'.
     places: of the tool calls that the model has made, by call id, with their idempotency keys.
     asked: see `Asked`. turns: requests to the models of this run so far.
-    made: the calls that returned, of the whole workflow.
+    made: the calls that returned, of the whole workflow. fatal: what ends the run, whatever a tool's error function
+    makes of it.
     """
 
     context: Context
@@ -49,6 +51,7 @@ class Scope(CallScope):
     asked: Asked | None = None
     turns: int = 0
     made: list[str] = field(default_factory=list)
+    fatal: list[ApplicationError] = field(default_factory=list)
 
     def path_to(self, agent: str) -> tuple[str, ...]:
         """The agents from the root of the workflow to one of this run's."""

@@ -159,6 +159,8 @@ class _Call:
     async def _made(self, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         if agent_of_tool(self._tool) is not None:
             output = await self._tool.on_invoke_tool(self._ctx, json.dumps(arguments))
+            if self._scope.fatal:
+                raise self._scope.fatal[0]
             self._scope.made.append(self._tool.name)
             return output
         context = self._scope.context.dump()

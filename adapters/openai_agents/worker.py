@@ -10,7 +10,6 @@ from agents import (
     Model,
     ModelBehaviorError,
     ModelProvider,
-    ModelResponse,
     RunConfig,
     RunContextWrapper,
     RunHooks,
@@ -21,7 +20,6 @@ from mcp.types import Tool as MCPTool
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
-from temporalio.openai_agents._invoke_model_activity import ModelActivity
 from temporalio.worker import Interceptor
 
 from interlock.adapters._calls import current_key
@@ -32,7 +30,8 @@ from interlock.adapters.openai_agents._context import changes_of, context_type
 from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
 from interlock.adapters.openai_agents._graph import Running, function_tools, graph_of
 from interlock.adapters.openai_agents._hosted import hosted_connection
-from interlock.adapters.openai_agents._model import INSTANCE, OF_ALL, RequestInput
+from interlock.adapters.openai_agents._model import INSTANCE, OF_ALL, Answer, RequestInput
+from interlock.adapters.openai_agents._requests import ask
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
@@ -45,7 +44,7 @@ from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.failures import told
 from interlock.contracts.payloads import Ticket
-from interlock.contracts.ports import AgentRunner, SubRuns
+from interlock.contracts.ports import AgentRunner, Prices, SubRuns
 from interlock.retries import Retries
 
 CALLBACKS = ("instructions", "guardrail", "predicate", "hook", "handoff")
@@ -54,8 +53,8 @@ CALLBACKS = ("instructions", "guardrail", "predicate", "hook", "handoff")
 class OpenAIAgentsAdapter:
     """Everything a worker needs to run these agents. The agents are checked, by name, when it is made.
 
-    run_config, run_hooks: what the SDK's `Runner.run` would be given. send_traces: whether the worker sends the SDK's
-    own traces to OpenAI.
+    run_config, run_hooks: what the SDK's `Runner.run` would be given. prices: of models, before those that are known.
+    send_traces: whether the worker sends the SDK's own traces to OpenAI.
     """
 
     payload_converter = InterlockOpenAIConverter
@@ -68,6 +67,7 @@ class OpenAIAgentsAdapter:
         *,
         run_config: RunConfig | None = None,
         run_hooks: RunHooks[Any] | None = None,
+        prices: Prices | None = None,
         send_traces: bool = False,
     ) -> None:
         check_versions()
@@ -76,6 +76,7 @@ class OpenAIAgentsAdapter:
         self._context = context_type(self._agents.values())
         running = Running(run_config or RunConfig(), run_hooks)
         self._provider = _Provider(self._agents, running.config)
+        self._prices = prices
         self._servers = Servers()
         self._server_tools: dict[str, dict[str, FunctionTool]] = {}
         self._callbacks = Callbacks(self._agents, self._context, running, self._found)
@@ -135,7 +136,7 @@ class OpenAIAgentsAdapter:
 
     def _activities_of(self, agent: str) -> list[Callable[..., Any]]:
         @activity.defn(name=names.model_activity(agent))
-        async def model_request(request: RequestInput) -> ModelResponse:
+        async def model_request(request: RequestInput) -> Answer:
             return await self._ask(agent, request)
 
         @activity.defn(name=names.tool_activity(agent))
@@ -155,9 +156,10 @@ class OpenAIAgentsAdapter:
 
         return callback
 
-    async def _ask(self, agent: str, request: RequestInput) -> ModelResponse:
-        model = ModelActivity(self._provider.of(agent))
-        return await model.invoke_model_activity(request)
+    async def _ask(self, agent: str, request: RequestInput) -> Answer:
+        model = self._provider.of(agent).get_model(request.get("model_name"))
+        name = str(getattr(model, "model", None) or request.get("model_name") or "")
+        return await ask(model, name, request, self._prices)
 
     async def _call(self, agent: str, call: CallInput) -> ToolResult:
         about = call.serialized_run_context

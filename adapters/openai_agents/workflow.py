@@ -9,6 +9,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    AgentsException,
     ItemHelpers,
     MaxTurnsExceeded,
     Model,
@@ -97,6 +98,8 @@ class Runner:
             with entered(scope):
                 return await self._to_its_end(run, scope)
         except BaseException as error:
+            if scope.fatal and isinstance(error, AgentsException):
+                raise scope.fatal[0] from None
             if (failure := ended_by(error, task)) is error:
                 raise
             raise failure from None

@@ -23,6 +23,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig
 from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, current_ticket, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
+from interlock.adapters.pydantic_ai._model_calls import counted
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
 from interlock.adapters.pydantic_ai._streamed import StreamedModel, told_to
@@ -156,7 +157,7 @@ class Durable(TemporalDurability[Any]):
                 return await request_stream(request)
 
         model._request_stream_segment = planned_stream
-        return model
+        return counted(model, current_scope.get())
 
     def _planned_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext

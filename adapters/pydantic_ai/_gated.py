@@ -25,7 +25,7 @@ from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from interlock.adapters._calls import (
     ask_about_outcome,
@@ -49,7 +49,7 @@ from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.failures import problems
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
+from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket, Usage
 from interlock.contracts.ports import GatedCall, Ruling
 
 IDEMPOTENT = "idempotent"
@@ -115,6 +115,8 @@ class GatedToolset(WrapperToolset[Any]):
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
+                if type_of(error) == names.BUDGET_USED_UP and error.cause is not None:
+                    raise error.cause from None  # Of the run of an agent in the tool, and so of this run too.
                 if type_of(error) == names.TOOL_CHANGED:
                     # The worker found that what was approved is not what it would run: the person is asked again.
                     asked, ctx = ApprovalRequired(), dataclasses.replace(ctx, tool_call_approved=False)
@@ -296,7 +298,17 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
-        return JudgeVerdict(verdict="ask")  # A judge that fails or takes too long settles nothing.
+        # A judge that fails or takes too long settles nothing.
+        return JudgeVerdict(verdict="ask", usage=_used_in_vain(error))
+
+
+def _used_in_vain(error: ActivityError) -> Usage:
+    """What judges have used that failed, as far as they could say it."""
+    details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
+    try:
+        return Usage.model_validate(details[0])
+    except (IndexError, ValidationError):
+        return Usage()
 
 
 def _waiting_when_called(tool: ToolsetTool[Any], ctx: RunContext[Any]) -> ToolsetTool[Any]:

@@ -1,6 +1,7 @@
 """Judges: an agent's own handlers of deferred calls, asked in an activity before a person is."""
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from pydantic_ai import Agent
@@ -10,11 +11,13 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_core import from_json, to_json
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from interlock.adapters.pydantic_ai._durable import Durable
 from interlock.adapters.pydantic_ai._gated import JudgeCall
-from interlock.adapters.pydantic_ai._scope import usage_of
+from interlock.adapters.pydantic_ai._model_calls import spent_since
 from interlock.contracts import names
+from interlock.contracts.failures import told
 from interlock.contracts.payloads import JudgeVerdict
 
 
@@ -48,13 +51,15 @@ def judge_activity(name: str, durable: Durable, agent: Agent[Any, Any]) -> Calla
             calls=[part] if params.kind == "tool_result" else [],
             metadata={params.call_id: params.metadata} if params.metadata else {},
         )
-        before = usage_of([ctx.usage])
-        results = await agent.root_capability.handle_deferred_tool_calls(ctx, requests=requests)
-        verdict = _verdict(params, results)
-        spent = {
-            field: value - getattr(before, field) for field, value in usage_of([ctx.usage]) if field != "tool_calls"
-        }
-        return verdict.model_copy(update={"usage": type(before)(**spent)})
+        before = copy(ctx.usage)
+        try:
+            results = await agent.root_capability.handle_deferred_tool_calls(ctx, requests=requests)
+            return _verdict(params, results).model_copy(update={"usage": spent_since(before, ctx.usage)})
+        except Exception as error:  # What was used up to there counts all the same.
+            what, used = told(error), spent_since(before, ctx.usage)
+            raise ApplicationError(
+                what.message, used.model_dump(mode="json"), type=what.type, non_retryable=True
+            ) from error
 
     judge_call.__annotations__ = {"params": JudgeCall, "deps": agent.deps_type | None, "return": JudgeVerdict}
     return activity.defn(name=names.judge_activity(name))(judge_call)

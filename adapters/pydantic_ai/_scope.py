@@ -61,6 +61,8 @@ class InterlockRunContext(TemporalRunContext[Any]):
             carried["interlock_ticket"] = ticket.model_dump(mode="json")
         if key := current_key.get():
             carried["interlock_key"] = key
+        if scope and (account := scope.gate.account):
+            carried["interlock_account"] = account.model_dump(mode="json")
         return carried
 
 
@@ -97,8 +99,14 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
         current_scope.reset(token)
 
 
+def run_usage(used: Usage) -> RunUsage:
+    """A counter of the framework's that has counted this. Its cost stays unknown where that of a call is."""
+    counts = used.model_dump(exclude={"cost_usd", "unpriced"})
+    return RunUsage(**counts, cost=used.cost_usd if used.cost_usd and not used.unpriced else None)
+
+
 def usage_of(counters: list[RunUsage]) -> Usage:
-    """The sum of the framework's counters."""
+    """The sum of the framework's counters, without the cost: the framework prices calls again on every replay."""
     total = Usage()
     for counter in counters:
         total += Usage(

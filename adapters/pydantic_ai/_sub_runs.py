@@ -7,15 +7,17 @@ from pydantic import TypeAdapter
 from pydantic_ai import Agent, NativeOutput, PromptedOutput, RunContext, ToolOutput
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.usage import RunUsage
 from pydantic_core import from_json, to_json
 
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
-from interlock.contracts.payloads import Parent, RunInput, RunOptions, RunOutput
+from interlock.adapters.pydantic_ai._scope import run_usage
+from interlock.contracts.payloads import Account, Parent, RunInput, RunOptions, RunOutput
 from interlock.contracts.ports import event_sink
 
 
-def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent) -> RunInput:
+def sub_run_input(
+    agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent, account: Account | None
+) -> RunInput:
     """The input of the new run, from what the tool called the agent with."""
     if not ctx.prompt:
         raise UserError(f"Agent {agent!r} was run by a tool without a prompt; a run of its own needs one.")
@@ -29,13 +31,14 @@ def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent:
         usage_limits=from_json(to_json(ctx.usage_limits)) if ctx.usage_limits else None,
         parent=parent,
         options=RunOptions(stream=event_sink.get() is not None),
+        account=account,
     )
 
 
 def sub_run_result(agent: Agent[Any, Any], output: RunOutput) -> AgentRunResult[Any]:
     """The output of the run as the agent would have given it."""
     value = TypeAdapter(_output_types(agent.output_type)).validate_python(output.output)
-    used = RunUsage(**output.usage.model_dump())
+    used = run_usage(output.usage)
     result: AgentRunResult[Any] = TypeAdapter(AgentRunResult[Any]).validate_python(
         {"output": None, "messages": output.messages or [], "usage": used}
     )

@@ -27,13 +27,14 @@ from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import Durable
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
+from interlock.adapters.pydantic_ai._model_calls import priced
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RunFailedError
-from interlock.contracts.payloads import Parent, Ticket
-from interlock.contracts.ports import AgentRunner, SubRuns
+from interlock.contracts.payloads import Account, Parent, Ticket
+from interlock.contracts.ports import AgentRunner, Prices, SubRuns
 from interlock.retries import Retries
 
 
@@ -47,9 +48,14 @@ class PydanticAIAdapter:
     payload_converter = PydanticAIPayloadConverter
 
     def __init__(
-        self, agents: Mapping[str, Agent[Any, Any]], retries: Retries, sub_runs: SubRuns | None = None
+        self,
+        agents: Mapping[str, Agent[Any, Any]],
+        retries: Retries,
+        sub_runs: SubRuns | None = None,
+        prices: Prices | None = None,
     ) -> None:
         self._agents = agents
+        self.prices = prices
         self._sub_runs = sub_runs
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
         self._judged = {name: has_judges(agent) for name, agent in agents.items()}
@@ -100,10 +106,12 @@ class PydanticAIAdapter:
         workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(_key.get())}{next(_sub_runs.get())}"
         with waiting_for_others():
             try:
-                output = await self._sub_runs.run(
-                    workflow_id, sub_run_input(agent, ctx, self._agents[agent], parent), not_before=info.scheduled_time
-                )
+                run = sub_run_input(agent, ctx, self._agents[agent], parent, _account.get())
+                output = await self._sub_runs.run(workflow_id, run, not_before=info.scheduled_time)
             except RunFailedError as error:
+                if error.error_type == names.BUDGET_USED_UP:
+                    # The budget is that of this run too: it ends by it, whatever its tool would make of the error.
+                    raise ApplicationError(str(error), type=names.BUDGET_USED_UP, non_retryable=True) from error
                 raise SubRunFailedError(
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
                 ) from error
@@ -163,12 +171,15 @@ class _Inbound(ActivityInboundInterceptor):
         _sub_runs.set(itertools.count(1))
         _path.set(tuple(carried.get("interlock_path", ())))
         _key.set(carried.get("interlock_key") or _place(activity.info()))
-        return await super().execute_activity(input)
+        account = carried.get("interlock_account")
+        _account.set(Account.model_validate(account) if account else None)
+        return priced(await super().execute_activity(input), self._adapter.prices)
 
 
 _sub_runs: ContextVar[Iterator[int]] = ContextVar("interlock_sub_runs")
 _path: ContextVar[tuple[str, ...]] = ContextVar("interlock_path")
 _key: ContextVar[str] = ContextVar("interlock_key")
+_account: ContextVar[Account | None] = ContextVar("interlock_account", default=None)
 
 
 def _place(info: activity.Info) -> str:

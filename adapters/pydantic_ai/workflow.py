@@ -19,7 +19,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from interlock._failures import ended_by, failure_of
 from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
-from interlock.adapters.pydantic_ai._scope import Scope, current_scope, usage_of
+from interlock.adapters.pydantic_ai._scope import Scope, current_scope, run_usage, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import place, problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
@@ -113,7 +113,7 @@ class Runner:
                 arguments["user_prompt"] = None
 
     def _arguments(self, run: RunInput) -> dict[str, Any]:
-        usage = RunUsage(**run.carried.usage.model_dump()) if run.carried else RunUsage()
+        usage = run_usage(run.carried.usage) if run.carried else RunUsage()
         try:
             return {
                 "user_prompt": None if run.carried else _prompt(run),

@@ -14,7 +14,9 @@ from interlock.contracts.errors import (
 if TYPE_CHECKING:
     from interlock.app import Interlock
     from interlock.client import Client
+    from interlock.contracts.payloads import Budget
     from interlock.journal import Journal, RunEvent, Step
+    from interlock.prices import Price
     from interlock.retries import Retries
     from interlock.run import Run, RunReport
     from interlock.settings import Settings
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
     from interlock.watchdog import RunTrouble
 
 __all__ = [
+    "Budget",
     "Client",
     "Interlock",
     "InterlockError",
     "Journal",
     "MisconfiguredError",
+    "Price",
     "RefusedError",
     "Retries",
     "Run",
@@ -41,8 +45,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Budget": "interlock.contracts.payloads",
     "Client": "interlock.client",
     "Interlock": "interlock.app",
+    "Price": "interlock.prices",
     "Retries": "interlock.retries",
     "Journal": "interlock.journal",
     "Run": "interlock.run",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.ports import SubRuns
+from interlock.prices import OwnPrices, Price
 from interlock.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Interlock:
     agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
     settings: read from `INTERLOCK_*` when not given. retries: how often failing calls are tried again.
     run_config, run_hooks: what `Runner.run` of the OpenAI Agents SDK would be given beside each of its agents.
+    prices: what calls of models cost, by the name the provider gives the model; before, and beside, those that the
+    agents' framework knows.
     Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
     """
 
@@ -35,12 +38,14 @@ class Interlock:
         retries: "Retries | None" = None,
         run_config: "RunConfig | None" = None,
         run_hooks: "RunHooks[Any] | None" = None,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         from interlock.retries import Retries
 
         self._running: dict[str, Any] = {"run_config": run_config, "run_hooks": run_hooks}
         self.settings = settings or Settings.read()
         self.retries = retries or Retries()
+        self.prices = OwnPrices(prices or {})
         self.agents = _by_name(agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
@@ -64,12 +69,14 @@ class Interlock:
             raise MisconfiguredError(
                 f"{' and '.join(given)} belong to the OpenAI Agents SDK; these agents are of pydantic-ai."
             )
-        return PydanticAIAdapter
+        return partial(PydanticAIAdapter, prices=self.prices)
 
     def _openai_agents(self) -> Callable[..., "Adapter"]:
         from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
 
-        return partial(OpenAIAgentsAdapter, **self._running, send_traces=self.settings.openai_traces)
+        return partial(
+            OpenAIAgentsAdapter, **self._running, prices=self.prices, send_traces=self.settings.openai_traces
+        )
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, server_errors
 from interlock._versions import Version, pin_of, workers_of
 from interlock.contracts import names
+from interlock.contracts.budgets import budget_of
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
 from interlock.contracts.failures import problems
@@ -31,6 +32,7 @@ from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import (
     DEFAULT_STUCK_SECONDS,
     ApprovalRequest,
+    Budget,
     Decision,
     Json,
     RunInput,
@@ -60,6 +62,7 @@ class Client:
     """A connection to Temporal, for runs on one task queue.
 
     stuck_seconds: how long runs that it starts wait to be retried once a step has failed for good; 0 ends them at once.
+    budget: of runs that are started without one.
     """
 
     def __init__(
@@ -68,10 +71,12 @@ class Client:
         *,
         task_queue: str = names.DEFAULT_TASK_QUEUE,
         stuck_seconds: float = DEFAULT_STUCK_SECONDS,
+        budget: Budget | None = None,
     ) -> None:
         self.temporal = temporal
         self.task_queue = task_queue
         self.stuck_seconds = stuck_seconds
+        self.budget = budget
         self._attributes: tuple[str, ...] | None = None
 
     @classmethod
@@ -82,10 +87,11 @@ class Client:
         namespace: str | None = None,
         task_queue: str = names.DEFAULT_TASK_QUEUE,
         stuck_seconds: float = DEFAULT_STUCK_SECONDS,
+        budget: Budget | None = None,
     ) -> Self:
         """Connect to a server.
 
-        task_queue, stuck_seconds: of the runs it starts. The rest, when not given, comes from Temporal's own
+        task_queue, stuck_seconds, budget: of the runs it starts. The rest, when not given, comes from Temporal's own
         environment variables and profiles (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, ...), then
         from Temporal's defaults. The client, and a worker with it, makes OpenTelemetry spans when this process has set
         a tracer provider.
@@ -124,7 +130,7 @@ class Client:
                 f"No Temporal server answers at {target}{over}. Start one with `interlock server start`, "
                 f"or set TEMPORAL_ADDRESS to where one is.{plain}"
             ) from error
-        return cls(temporal, task_queue=task_queue, stuck_seconds=stuck_seconds)
+        return cls(temporal, task_queue=task_queue, stuck_seconds=stuck_seconds, budget=budget)
 
     async def start(
         self,
@@ -141,15 +147,17 @@ class Client:
         requested_by: str | None = None,
         stuck_seconds: float | None = None,
         stream: bool = False,
+        budget: Budget | Mapping[str, Json] | None = None,
         restart: bool = False,
     ) -> Run:
         """Start a run, or find the one that is there.
 
         id: a business key makes asking twice one run; made up when not given. The other fields are those of
         `RunInput`. session: the conversation that the run is a turn of: it begins with the messages of the turns before
-        it, waits for one that is under way, and adds its own when it completes. stuck_seconds: in place of the
-        client's. stream: record what its models and tools say while they work, for `Run.events`. restart: when the run
-        with this id has ended, start it over (its history stays).
+        it, waits for one that is under way, and adds its own when it completes. stuck_seconds, budget: in place of the
+        client's; a budget also as its fields by name, such as `{"requests": 20, "cost_usd": "1.50"}`. stream: record
+        what its models and tools say while they work, for `Run.events`. restart: when the run with this id has ended,
+        start it over (its history stays).
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
@@ -164,6 +172,7 @@ class Client:
                 model_settings=model_settings,
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
+                budget=self.budget if budget is None else budget_of(budget),
                 options=RunOptions(
                     stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds, stream=stream
                 ),
@@ -225,12 +234,21 @@ class Client:
                 change=change,
             )
 
-    async def fork(self, plan: ForkPlan, *, id: str | None = None, requested_by: str | None = None) -> Run:
-        """Start the run of a plan. id: of the new run; made up when not given."""
+    async def fork(
+        self,
+        plan: ForkPlan,
+        *,
+        id: str | None = None,
+        requested_by: str | None = None,
+        budget: Budget | Mapping[str, Json] | None = None,
+    ) -> Run:
+        """Start the run of a plan. id: of the new run; made up when not given. budget: in place of the other run's;
+        what is taken over counts as spent."""
         run = plan.run.model_copy(
             update={
                 "requested_by": current_user() if requested_by is None else requested_by,
                 "options": RunOptions(stuck_seconds=self.stuck_seconds, stream=plan.run.options.stream),
+                **({} if budget is None else {"budget": budget_of(budget)}),
             }
         )
         check_travels(run, "The fork")
@@ -433,8 +451,8 @@ class Client:
 
 def _digests(run: RunInput) -> dict[str, str]:
     # Runs that were started before there were these fields have no digest of them.
-    later = {name for name in ("fork", "session") if getattr(run, name) is None}
-    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "carried", *later})
+    later = {name for name in ("fork", "session", "budget") if getattr(run, name) is None}
+    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "account", "carried", *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 
 

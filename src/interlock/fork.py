@@ -124,7 +124,9 @@ async def plan_fork(
     )
     carried = source.run.carried and source.run.carried.model_copy(update={"key_root": ""})
     return ForkPlan(
-        run=_without_session(source, source.run).model_copy(update={"fork": fork, "parent": None, "carried": carried}),
+        run=_without_session(source, source.run).model_copy(
+            update={"fork": fork, "parent": None, "account": None, "carried": carried}
+        ),
         journal=journal,
         taken_over=taken_over,
         effects=tuple(step for step in journal.steps[at - 1 :] if step.kind == "tool" and step.attempts),
@@ -296,6 +298,8 @@ def _message(source: _Source, request: Request) -> Decision | ToolCompletion | N
 def _is_settled_before(source: _Source, journal: Journal, request: Request, at: int) -> bool:
     """Whether nothing is left to run of what was decided. One approval is for one execution: where the call has not
     returned before the fork begins, it is asked about again."""
+    if request.kind == "budget":
+        return request.outcome == "approved"  # What was refused there is not what was forked for.
     if request.outcome in ("rejected", "completed", "failed"):
         return True
     # By place: what has returned may be a later attempt, after somebody said that the approved one did not happen.

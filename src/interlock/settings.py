@@ -6,8 +6,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from interlock.contracts import names
+from interlock.contracts.budgets import read_budget
 from interlock.contracts.errors import MisconfiguredError
-from interlock.contracts.payloads import DEFAULT_STUCK_SECONDS
+from interlock.contracts.payloads import DEFAULT_STUCK_SECONDS, Budget
 
 
 class Settings(BaseSettings):
@@ -23,6 +24,7 @@ class Settings(BaseSettings):
     graceful_shutdown_seconds: how long a stopping worker lets calls finish.
     stuck_seconds: how long a run whose step has failed for good waits to be retried before it ends by itself; 0 ends
     it at once. Fixed at the run's start.
+    budget: of runs that are started without one, such as `requests=50,cost=2.00`; none when empty.
     metrics_address: HOST:PORT at which `interlock worker run` shows its metrics to Prometheus; nowhere when empty.
     deployment, build_id: the worker deployment version that a worker is of; runs that begin on it end on it. Both or
     neither: without them a worker has no version.
@@ -38,6 +40,7 @@ class Settings(BaseSettings):
     max_concurrent_activities: int = Field(default=100, ge=1)
     graceful_shutdown_seconds: float = Field(default=30, ge=0)
     stuck_seconds: float = Field(default=DEFAULT_STUCK_SECONDS, ge=0)
+    budget: str = ""
     metrics_address: str = Field(default="", pattern=r"^(\S+:\d+)?$")
     deployment: str = Field(default="", max_length=250)
     build_id: str = Field(default="", max_length=250)
@@ -51,11 +54,26 @@ class Settings(BaseSettings):
             raise ValueError("may not contain . or : and may not begin with __")
         return deployment
 
+    @field_validator("budget")
+    @classmethod
+    def _is_a_budget(cls, budget: str) -> str:
+        try:
+            if budget.strip():
+                read_budget(budget)
+        except MisconfiguredError as error:
+            raise ValueError(str(error)) from None
+        return budget
+
     @model_validator(mode="after")
     def _both_or_neither(self) -> Self:
         if bool(self.deployment) != bool(self.build_id):
             raise ValueError("INTERLOCK_DEPLOYMENT and INTERLOCK_BUILD_ID go together: give both or neither")
         return self
+
+    @property
+    def default_budget(self) -> Budget | None:
+        """The budget of runs that are started without one."""
+        return read_budget(self.budget) if self.budget.strip() else None
 
     @classmethod
     def read(cls, **given: object) -> "Settings":

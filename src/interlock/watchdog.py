@@ -53,6 +53,7 @@ _BY_THE_SERVER = (
 _LOOK_AGAIN = "Look again in a minute. If it stays so, see what the workers log."
 _ASKED = ("stuck", "awaiting_approval", "awaiting_tool_result")
 _MESSAGE_CHARACTERS = 300
+_WAITS_FOR = {"approval": "an approval", "tool_result": "its result", "budget": "a larger budget"}
 
 
 class Finding(Payload):
@@ -325,7 +326,7 @@ def _stuck(step: StuckStep) -> str:
 
 
 def _asks(request: ApprovalRequest) -> str:
-    waits_for = {"approval": "an approval", "tool_result": "its result"}.get(request.kind, "word whether it happened")
+    waits_for = _WAITS_FOR.get(request.kind, "word whether it happened")
     return f"Request {request.request_id} waits for {waits_for}: {call_label(request.tool, request.arguments)}"
 
 

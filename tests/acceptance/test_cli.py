@@ -435,6 +435,49 @@ def test_a_stuck_run_is_shown_and_retried(program: Program) -> None:
     assert "waits for nothing any more" in program("runs", "retry", "letter", status=1).error
 
 
+def test_a_budget_is_shown_used_up_and_extended(program: Program) -> None:
+    start = ("runs", "start", "support", "--prompt", SHIP, "--id", "dear", "--wait", "--budget")
+    with program.running(*start, "requests=1,tokens=9000") as waiting:
+        waiting.says("interlock tools complete dear 1 --result JSON")
+        program("tools", "complete", "dear", "1", "--result", '"shipped"')
+        said = waiting.says("interlock approvals decide dear 2 --extend requests=1")
+        assert "budget: requests 1  is asked for (support, request 2)" in said
+        document = program.json("runs", "show", "dear")
+        assert document["budget"]["limits"]["requests"] == document["budget"]["spent"]["requests"] == 1
+        shown = program("runs", "show", "dear").out
+        assert "██████████ 1 of 1 model calls" in shown
+        assert "of 9,000 tokens" in shown
+        assert "1 model call waits for it" in shown
+        listed = program("approvals", "list")
+        assert "budget (is used up; extend it?)" in listed.out
+        assert "--extend requests=10" in listed.err
+        wrong = program("approvals", "decide", "dear", "2", "--extend", "cost=1", status=1)
+        assert "the budget has no limit cost_usd; it has requests, tokens. The request stays open." in wrong.error
+        program("approvals", "decide", "dear", "2", "--extend", "money", status=2)
+        decided = program("approvals", "decide", "dear", "2", "--extend", "requests=3")
+        assert "The budget is used up: 1 of 1 model calls are used. Extend it?" in decided.err
+        assert waiting.result().out == "shipped\n"
+    assert "budget: 2 of 4 model calls" in program("journal", "dear").out
+    assert program.json("journal", "dear")["budget"]["requests"] == 4
+
+
+@pytest.mark.parametrize("budget", ["requests=0", "money=3", "cost=nan", "", "requests=1e9", "tokens=-5"])
+def test_a_budget_that_is_none_is_wrong_usage(program: Program, budget: str) -> None:
+    said = program("runs", "start", "support", "--prompt", "hi", "--budget", budget, status=2)
+    assert "--budget: " in said.error
+    default = replace(program, environment={**program.environment, "INTERLOCK_BUDGET": budget or " ,"})
+    assert "INTERLOCK_BUDGET: " in default("runs", "start", "support", "--prompt", "hi", status=1).error
+
+
+def test_the_environment_gives_runs_a_budget(program: Program) -> None:
+    poor = replace(program, environment={**program.environment, "INTERLOCK_BUDGET": "requests=1,when_used_up=end"})
+    with poor.running("runs", "start", "support", "--prompt", SHIP, "--id", "poor", "--wait") as waiting:
+        waiting.says("interlock tools complete poor 1 --result JSON")
+        program("tools", "complete", "poor", "1", "--result", '"shipped"')
+        ended = waiting.result()
+    assert "BudgetUsedUpError: The budget of the run is used up: 1 of 1 model calls are used" in ended.error
+
+
 def test_a_person_says_whether_a_call_happened(program: Program) -> None:
     run = start(program, WIRE)
     requests(program, run)

@@ -22,6 +22,7 @@ class Script(Model):
     """
 
     def __init__(self, *turns: Turn, tokens: tuple[int, int] = (5, 2)) -> None:
+        self.model = "scripted"
         self._turns = turns
         self._tokens = tokens
         self.asked: list[list[Any]] = []

@@ -345,6 +345,43 @@ async def _turns(app: RunningApp, session: str) -> tuple[Run, Run]:
     return first, await start(app, session, "support", "Again.", session=session)
 
 
+async def asks_about_its_budget(app: RunningApp, run: Run) -> None:
+    await app.state(run, lambda state: [one.kind for one in state.requests] == ["budget"])
+
+
+@ending
+async def completed_budget(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Where is A-1001?", budget={"requests": 1, "tokens": 10_000})
+    await asks_about_its_budget(app, run)
+    await run.decide("1", "approve", by="ann", arguments={"requests": 5})
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_budget(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Where is A-1001?", budget={"requests": 1, "ask_seconds": 0.2})
+    return {name: await ended(run)}
+
+
+@ending
+async def open_awaiting_budget(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Where is A-1001?", budget={"cost_usd": "0.50"})
+    await asks_about_its_budget(app, run)
+    return {name: run}
+
+
+@ending
+async def completed_budget_of_a_tree(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "support", "Have it paid.", budget={"requests": 2})
+    (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+    child = app.client.attach(sub_run.workflow_id)
+    await app.requests(child, 1)
+    await child.decide("1", "approve", by="ann")
+    await asks_about_its_budget(app, child)
+    await child.decide("2", "approve", by="ann", arguments={"requests": 10})
+    return {name: await ended(run), f"{name}-child": child}
+
+
 def portable(history: WorkflowHistory) -> str:
     """A history as JSON, without stack traces: they name files of the machine that made it, and no replay reads them.
 

@@ -214,7 +214,7 @@ def test_the_statuses_are_those_that_are_promised() -> None:
 
 
 def test_usage_adds_up_field_by_field() -> None:
-    one = Usage(**{name: place for place, name in enumerate(Usage.model_fields, start=1)})
+    one = Usage.model_validate({name: place for place, name in enumerate(Usage.model_fields, start=1)})
 
     assert (one + one).model_dump() == {name: value * 2 for name, value in one.model_dump().items()}
     assert one + Usage() == one

@@ -1,5 +1,6 @@
 """An input that an agent cannot take ends its run by name; it must never leave the run in endless retries."""
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.payloads import RunInput, RunOutput, Usage
-from interlock.contracts.ports import GatedCall, Ruling
+from interlock.contracts.ports import GatedCall, ModelCall, Ruling
 from interlock.retries import Retries
 from interlock.workflows.stuck import StuckSteps
 
@@ -28,6 +29,11 @@ class Counting:
 
     def count(self, usage: Usage) -> None:
         self.usage = usage
+
+    account = None
+
+    def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:
+        raise AssertionError(agent_path)
 
 
 class Tenant(BaseModel):

@@ -9,7 +9,7 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from temporalio.client import WorkflowExecutionStatus
 
-from interlock import Interlock, RefusedError, Run
+from interlock import Interlock, Price, RefusedError, Run
 from interlock.adapters.pydantic_ai import idempotency_key
 from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
@@ -242,3 +242,47 @@ async def test_the_events_of_all_executions_are_one_stream(run_app: Running) -> 
         assert events[-1].kind == "run_ended"
         for offset in (0, 1, len(events) // 2, len(events) - 1, len(events)):
             assert [event async for event in run.events(from_offset=offset)] == events[offset:]
+
+
+async def test_a_budget_and_what_is_spent_of_it_go_on_with_the_run(run_app: Running) -> None:
+    counter, script = Counter(), steps(25)
+    app_of_steps = Interlock([agent(script, tools=[counter.note])], prices={"scripted": Price(call_usd="0.10")})
+    async with run_app(app_of_steps) as app:
+        run = await app.client.start("support", "go", budget={"requests": 14, "cost_usd": "2.30"})
+        await app.state(run, partial(asks_for, "1"))
+        assert script.calls == 14
+        await run.decide("1", "approve", arguments={"requests": 86})
+        state = await app.state(run, partial(asks_for, "2"))
+        assert script.calls == 23
+        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, run)
+        assert state.budget
+        assert (state.budget.limits.requests, str(state.budget.spent.cost_usd)) == (100, "2.30")
+        await run.decide("2", "approve")
+        output = await run.result()
+
+        assert (output.usage.requests, str(output.usage.cost_usd)) == (26, "2.60")
+
+
+async def test_the_run_of_an_agent_in_a_tool_claims_from_its_budget_over_all_its_executions(run_app: Running) -> None:
+    counter, inner_script = Counter(), steps(6)
+    inner = agent(inner_script, name="worker", tools=[counter.note])
+
+    async def delegate() -> str:
+        return str((await inner.run("go")).output)
+
+    outer = agent(Script([call("delegate", "d1")], [call("delegate", "d2")], "done"), tools=[delegate])
+    async with run_app(Interlock([outer, inner])) as app:
+        run = await app.client.start("support", "go", budget={"requests": 12})
+        state = await app.state(run, lambda state: bool(state.budget and state.budget.lacks and state.budget.waiting))
+        (at_work,) = [one for one in state.sub_runs if one.usage is None]
+        below = app.client.attach(at_work.workflow_id)
+        (request,) = await app.requests(below, 1)
+        assert inner_script.calls == 12 - 2
+        await below.decide(request.request_id, "approve", arguments={"requests": 5})
+        output = await run.result()
+
+        assert output.usage.requests == 3 + 2 * 7
+        state = await run.state()
+        assert state.budget
+        assert (state.budget.spent.requests, state.budget.limits.requests) == (17, 17)
+        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, below)

@@ -66,7 +66,11 @@ async def connect(task_queue: str | None = None, *, measured: Settings | None = 
     except MisconfiguredError as error:  # Who wants to start or decide a run can do so without spans.
         say(str(error), style="yellow")
     settings = Settings.read()
-    return await Client.connect(task_queue=task_queue or settings.task_queue, stuck_seconds=settings.stuck_seconds)
+    return await Client.connect(
+        task_queue=task_queue or settings.task_queue,
+        stuck_seconds=settings.stuck_seconds,
+        budget=settings.default_budget,
+    )
 
 
 async def find(workflow_id: str) -> Found:

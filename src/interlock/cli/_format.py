@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from interlock.contracts.payloads import Usage
+    from interlock.contracts.payloads import BudgetState, Usage
 
 _STATUS_STYLES = {
     "running": "cyan",
@@ -38,8 +38,27 @@ def usage_line(usage: Usage) -> str:
         _count(usage.tool_calls, "tool call"),
         f"{usage.input_tokens:,} tokens in",
         f"{usage.output_tokens:,} out",
+        *([f"{usage.cost_usd:f} USD"] if usage.cost_usd else []),
     ]
     return ", ".join(parts)
+
+
+def budget_lines(budget: BudgetState) -> list[Text]:
+    """How a budget stands: a bar for each limit, and what waits for it."""
+    from rich.text import Text
+
+    from interlock.contracts.budgets import bar, shares
+
+    found = [
+        Text.assemble((bar(share.part), _budget_style(share.part)), f" {share.text}")
+        for share in shares(budget.limits, budget.spent)
+    ]
+    waits = [_count(budget.waiting, "model call") + " waits for it"] if budget.waiting else []
+    return [*found, *(Text(line(text), style="yellow") for text in (*waits, budget.ended_by) if text)]
+
+
+def _budget_style(part: float) -> str:
+    return "red" if part >= 1 else "yellow" if part >= 0.8 else "green"
 
 
 def output_text(output: Any) -> str:

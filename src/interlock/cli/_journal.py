@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 from interlock.cli._console import line, out
 from interlock.cli._format import status_text, table
 from interlock.journal._totals import unread_model_calls, with_runs_below
-from interlock.journal._words import came_of, ending, settled, short, span, subject, title, tokens, tone, totals_line
+from interlock.journal._words import (
+    budget_line,
+    came_of,
+    ending,
+    settled,
+    short,
+    span,
+    subject,
+    title,
+    tokens,
+    tone,
+    totals_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +51,10 @@ def print_journal(journal: Journal) -> None:
         console.print(_table(rows, console.width))
     for text in _after(journal, "", ""):
         console.print(text, soft_wrap=True)
-    sums = totals_line(with_runs_below(journal), unread_model_calls(journal))
-    console.print(_line(f"\n{sums}", "dim"), soft_wrap=True)
+    whole = with_runs_below(journal)
+    console.print(_line(f"\n{totals_line(whole, unread_model_calls(journal))}", "dim"), soft_wrap=True)
+    if journal.budget:
+        console.print(_line(budget_line(journal.budget, whole.usage), "dim"), soft_wrap=True)
     if journal.error:
         console.print(_line(journal.error, "red"), soft_wrap=True)
 

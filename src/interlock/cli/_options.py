@@ -1,11 +1,15 @@
 """Options and arguments that several commands share, and the forms that they are checked for."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.cli._errors import WrongUsageError
+from interlock.contracts.errors import MisconfiguredError
+
+if TYPE_CHECKING:
+    from interlock.contracts.payloads import Budget
 
 LONGEST_RUN_ID = 1_000  # Temporal takes no longer one.
 LONGEST_REQUEST_ID = 500
@@ -16,6 +20,14 @@ Target = Annotated[
     str, typer.Argument(metavar="MODULE:APP", help="Where the app is: `support:app` is app in support.py.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIMITS",
+        help="What all agents of the run together may use: requests=20,tokens=100000,cost=1.50. "
+        "With when_used_up=end the run ends instead of asking.  [env var: INTERLOCK_BUDGET]",
+    ),
+]
 TaskQueue = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Where runs wait for a worker.  [env var: INTERLOCK_TASK_QUEUE]"),
@@ -59,6 +71,26 @@ def json_object(text: str, option: str, *, such_as: str = '{"amount": 10}') -> d
     if not isinstance(value, dict):
         raise WrongUsageError(f"{option} takes a JSON object such as '{such_as}', not {text[:60]!r}.")
     return value
+
+
+def amounts(text: str, option: str) -> dict[str, Any]:
+    """What an option's amounts are, by name. Raises WrongUsageError when it has none."""
+    from interlock.contracts.budgets import read_amounts
+
+    try:
+        return read_amounts(text)
+    except MisconfiguredError as error:
+        raise WrongUsageError(f"{option}: {error}") from error
+
+
+def budget(text: str | None) -> "Budget | None":
+    """The budget of --budget. Raises WrongUsageError when it is none."""
+    from interlock.contracts.budgets import read_budget
+
+    try:
+        return None if text is None else read_budget(text)
+    except MisconfiguredError as error:
+        raise WrongUsageError(f"--budget: {error}") from error
 
 
 def exactly_one(**flags: bool) -> None:

@@ -20,6 +20,7 @@ _WAITS = {
     "approval": "waits for a person",
     "tool_result": "waits for its result",
     "outcome": "was approved; did it happen?",
+    "budget": "is asked for",
 }
 _KEYS = ("workflow_id", "request_id", "agent_path", "tool", "arguments", "requested_at")
 _LONGEST_ARGUMENT = 300
@@ -69,6 +70,12 @@ def commands_for(request: ApprovalRequest) -> list[str]:
             f"interlock approvals decide {names} --not-happened",
             f"interlock approvals decide {names} --give-up",
         ]
+    if request.kind == "budget":
+        return [
+            f"interlock approvals decide {names} --approve",
+            f"interlock approvals decide {names} --extend {_amounts(request)}",
+            f"interlock approvals decide {names} --reject",
+        ]
     return [
         f"interlock approvals decide {names} --approve",
         f"interlock approvals decide {names} --reject --reason TEXT",
@@ -117,11 +124,16 @@ def _call(request: ApprovalRequest) -> Text:
 
     text = Text(line(request.tool), style="bold")
     if request.kind != "approval":
-        text.append({"tool_result": " (its result)"}.get(request.kind, " (did it happen?)"), style="dim not bold")
+        asked = {"tool_result": " (its result)", "budget": " (is used up; extend it?)"}
+        text.append(asked.get(request.kind, " (did it happen?)"), style="dim not bold")
     for name, value in request.arguments.items():
         text.append(f"\n{line(name)} ", style="cyan not bold")
         text.append(_cut(to_json(value, indent=None)), style="not bold")
     return text
+
+
+def _amounts(request: ApprovalRequest) -> str:
+    return _word(",".join(f"{name}={str(value).lower()}" for name, value in request.arguments.items()))
 
 
 def _cut(text: str) -> str:

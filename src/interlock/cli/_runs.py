@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from interlock.cli._console import emit, emit_json, line, out, plain, say
-from interlock.cli._format import ago, duration, output_text, status_text, table, usage_line
+from interlock.cli._format import ago, budget_lines, duration, output_text, status_text, table, usage_line
 from interlock.cli._progress import settled_text, trouble_text
 from interlock.cli._requests import commands_for, request_document, stuck_text, waiting_text
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
@@ -88,7 +88,8 @@ async def run_page(found: Found, *, as_json: bool) -> None:
         more |= {"decisions": _documents(decisions), "steps": _documents(steps)}
         more["session"] = state.session.model_dump(mode="json") if state and state.session else None
         more["stuck"] = [{"workflow_id": of, **step.model_dump(mode="json")} for of, step in stuck]
-        emit_json(run_document(report) | more)
+        budget = state.budget.model_dump(mode="json") if state and state.budget else None
+        emit_json(run_document(report) | more | {"budget": budget})
         return
     _print_head(report)
     if steps:
@@ -100,6 +101,8 @@ async def run_page(found: Found, *, as_json: bool) -> None:
             out().print(text, soft_wrap=True)
     _print_requests(requests)
     _print_end(report)
+    for text in budget_lines(state.budget) if state and state.budget else ():
+        out().print(text, soft_wrap=True)
 
 
 async def _state(found: Found) -> RunState | None:

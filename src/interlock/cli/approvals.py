@@ -13,6 +13,7 @@ from interlock.cli._options import (
     LONGEST_REQUEST_ID,
     AsJson,
     RunId,
+    amounts,
     at_most,
     exactly_one,
     json_object,
@@ -62,6 +63,10 @@ def decide(
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Nobody can tell whether it happened; the run ends.")
     ] = False,
+    extend: Annotated[
+        str | None,
+        typer.Option(metavar="AMOUNTS", help="Extend a used-up budget by this, such as requests=10,cost=0.50."),
+    ] = None,
     result: Annotated[
         str | None, typer.Option(metavar="JSON", help="With --happened: what the call gave back, for the model.")
     ] = None,
@@ -71,7 +76,7 @@ def decide(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Approve or reject a tool call that waits, or say whether an approved one happened.
+    """Approve or reject a tool call that waits, say whether an approved one happened, or extend a budget.
 
     \b
     Examples:
@@ -79,9 +84,21 @@ def decide(
       interlock approvals decide ticket-7 1 --approve --arguments '{"amount": 10}'
       interlock approvals decide ticket-7 1 --reject --reason "It was delivered."
       interlock approvals decide ticket-7 2 --happened --result '"refunded"'
+      interlock approvals decide ticket-7 3 --extend requests=10,cost=0.50
     """
-    verdict = _verdict(approve=approve, reject=reject, happened=happened, not_happened=not_happened, give_up=give_up)
+    verdict = _verdict(
+        approve=approve,
+        reject=reject,
+        happened=happened,
+        not_happened=not_happened,
+        give_up=give_up,
+        extend=extend is not None,
+    )
     edited = json_object(arguments, "--arguments") if arguments is not None else None
+    if extend is not None:
+        if edited is not None:
+            raise WrongUsageError("--extend says by how much; --arguments goes with --approve.")
+        edited = amounts(extend, "--extend")
     if edited is not None and verdict != "approve":
         raise WrongUsageError("--arguments goes with --approve; a rejection takes a --reason.")
     value = json_value(result, "--result") if result is not None else None
@@ -112,6 +129,7 @@ def _verdict(**given: bool) -> "Verdict":
         "happened": "happened",
         "not_happened": "not_happened",
         "give_up": "give_up",
+        "extend": "approve",
     }
     return next(word for name, word in words.items() if given[name])
 
@@ -121,7 +139,8 @@ def _commands(requests: "list[ApprovalRequest]") -> list[str]:
     decide = "Decide one with: interlock approvals decide RUN REQUEST --approve"
     complete = "Report a result with: interlock tools complete RUN REQUEST --result JSON"
     settle = "Say whether one happened with: interlock approvals decide RUN REQUEST --happened --result JSON"
-    texts = {"approval": decide, "tool_result": complete, "outcome": settle}
+    extend = "Extend a budget with: interlock approvals decide RUN REQUEST --approve (or --extend requests=10)"
+    texts = {"budget": extend, "approval": decide, "tool_result": complete, "outcome": settle}
     return [text for kind, text in texts.items() if kind in kinds]
 
 

@@ -13,6 +13,7 @@ from interlock.cli._options import (
     LONGEST_RUN_ID,
     LONGEST_STEP_ID,
     AsJson,
+    BudgetText,
     RunId,
     TaskQueue,
     at_most,
@@ -20,6 +21,7 @@ from interlock.cli._options import (
     json_value,
     not_empty,
 )
+from interlock.cli._options import budget as read_budget
 from interlock.cli._runs import print_end, run_document, run_page, runs_table, started_document
 from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
 
@@ -41,6 +43,7 @@ def start(
         str | None,
         typer.Option(metavar="ID", help="The conversation that the run is the next turn of; a new ID begins one."),
     ] = None,
+    budget: BudgetText = None,
     restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="Record what its models and tools say while they work, for watchers.")
@@ -56,6 +59,7 @@ def start(
       interlock runs start support --prompt "Order A-1001 arrived broken." --wait
       interlock runs start support --prompt "Hi" --id ticket-7 --deps '{"customer": 7}'
       interlock runs start support --prompt "And A-1002?" --session customer-7
+      interlock runs start support --prompt "Hi" --budget requests=20,cost=1.50
     """
     not_empty(agent, "AGENT", "an agent's name")
     not_empty(prompt, "--prompt", "what the agent is to do")
@@ -65,11 +69,20 @@ def start(
     if session is not None:
         not_empty(session, "--session", "the session's id, or leave it out")
     given = json_value(deps, "--deps") if deps is not None else None
+    limits = read_budget(budget)
 
     async def work() -> int:
         client = await connect(task_queue)
         run = await client.start(
-            agent, prompt, id=id, deps=given, model=model, session=session, stream=stream, restart=restart
+            agent,
+            prompt,
+            id=id,
+            deps=given,
+            model=model,
+            session=session,
+            stream=stream,
+            budget=limits,
+            restart=restart,
         )
         try:
             await run.accepted()
@@ -237,6 +250,7 @@ def fork(
     result: Annotated[
         str | None, typer.Option(metavar="JSON", help="What the call at that step gives back; it is not run.")
     ] = None,
+    budget: BudgetText = None,
     new_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="A name of your own for the new run.")
     ] = None,
@@ -268,6 +282,7 @@ def fork(
         at_most(new_id, "--id", LONGEST_RUN_ID)
     edited = json_object(arguments, "--arguments") if arguments is not None else None
     value = json_value(result, "--result") if result is not None else None
+    limits = read_budget(budget)
 
     async def work() -> int:
         from interlock._rpc import current_user
@@ -282,7 +297,7 @@ def fork(
         if not confirmed(plan, yes=yes):
             say("Nothing was started.")
             return 1
-        run = await found.client.fork(plan, id=new_id)
+        run = await found.client.fork(plan, id=new_id, budget=limits)
         if wait:
             say(f"Run {run.id}", style="bold")
             return await _to_its_end(Found(found.client, run, open=True), follow=True, as_json=as_json)

@@ -13,6 +13,9 @@ REPORT_SUB_RUN: Final = "report_sub_run"
 RETRY_RUN: Final = "retry_run"
 RECORD_EVENTS: Final = "record_events"
 TURN_CAME: Final = "turn_came"
+# Signals between the runs of one tree, about its budget.
+CLAIM_BUDGET: Final = "claim_budget"
+GRANT_BUDGET: Final = "grant_budget"
 
 # Updates: the same records, validated, so that the sender learns at once.
 SUBMIT_DECISION: Final = "submit_decision"
@@ -76,6 +79,7 @@ INVALID_INPUT: Final = "InvalidInputError"
 AGENT_RUN_FAILED: Final = "AgentRunFailedError"
 OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
 TOOL_CHANGED: Final = "ToolChangedError"
+BUDGET_USED_UP: Final = "BudgetUsedUpError"
 # Types of failures that others give.
 NOT_SERIALIZABLE: Final = "PydanticSerializationError"
 WORKER_SHUTDOWN: Final = "WorkerShutdown"

@@ -6,6 +6,7 @@ ones for as long as they are kept.
 
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -70,6 +71,7 @@ class Usage(Payload):
     """What the model calls of a run used. Each model call counts once, whatever was retried or replayed.
 
     requests: model calls that answered. tool_calls: tool bodies that returned. Tokens as the provider counts them.
+    cost_usd: of the calls whose price was known when they were made. unpriced: of how many it was not.
     """
 
     requests: int = 0
@@ -78,9 +80,138 @@ class Usage(Payload):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cost_usd: Decimal = Decimal(0)
+    unpriced: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+
+
+MOST_COUNTED = 10**12
+MOST_USD = 10**9
+
+_Count = Annotated[int, Field(gt=0, le=MOST_COUNTED, strict=True)]
+_Usd = Annotated[Decimal, Field(gt=0, le=MOST_USD, allow_inf_nan=False)]
+
+
+class Limits(Payload):
+    """Amounts of what model calls use; null where there is none. At least one is given, each above zero.
+
+    requests: model calls. tokens: input and output together. cost_usd: US dollars.
+    """
+
+    requests: _Count | None = None
+    tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    cost_usd: _Usd | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if not self.given():
+            raise ValueError(f"name at least one of {', '.join(Limits.model_fields)}")
+        return self
+
+    def given(self) -> dict[str, int | Decimal]:
+        """The amounts that are there, by name."""
+        return {name: value for name in Limits.model_fields if (value := getattr(self, name)) is not None}
+
+
+class Budget(Limits):
+    """What all agents of a run together may use: its own, its judges, and the runs that its tools start, at any depth.
+
+    when_used_up: `ask` a person whether to extend it, or `end` the run. unpriced: what follows when a call's price is
+    not known and there is a limit on the cost: `ask` whether to go on without counting such calls, `end` the run, or
+    `ignore` what they cost. ask_seconds: for how long is asked before the run ends; null: for as long as it takes.
+    """
+
+    when_used_up: Literal["ask", "end"] = "ask"
+    unpriced: Literal["ask", "end", "ignore"] = "ask"
+    ask_seconds: Annotated[float, Field(gt=0, le=10**9, allow_inf_nan=False)] | None = None
+
+
+class Extension(Limits):
+    """What somebody adds to a budget. It counts once, whoever tells of it how often.
+
+    run_id: of the first execution of the run that asked. request_id: of the request there.
+    unpriced: from here on calls without a known price are not counted towards the cost.
+    """
+
+    run_id: Annotated[str, Field(max_length=100)]
+    request_id: Annotated[str, Field(max_length=500)]
+    unpriced: bool = False
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if not self.given() and not self.unpriced:
+            raise ValueError(f"name at least one of {', '.join(Limits.model_fields)}")
+        return self
+
+
+def extended(budget: Budget, extension: Extension) -> Budget:
+    """The budget with what somebody adds to it. A limit that it does not have stays away."""
+    change: dict[str, object] = {"unpriced": "ignore"} if extension.unpriced else {}
+    for name, more in extension.given().items():
+        if (limit := budget.given().get(name)) is not None:
+            change[name] = min(limit + more, Decimal(MOST_USD) if name == "cost_usd" else MOST_COUNTED)
+    return budget.model_copy(update=change)
+
+
+class Account(Payload):
+    """The run that keeps the budget of this one: the root of the tree that it belongs to.
+
+    run_id: of its first execution.
+    """
+
+    workflow_id: WorkflowId
+    run_id: Annotated[str, Field(max_length=100)]
+
+
+class Claim(Message):
+    """What a run that a tool has started says to the keeper of its budget: all of it, so that a later one replaces it.
+
+    workflow_id, run_id: the run, and its first execution. sequence: grows. used: by its own agents and judges so far.
+    calls: numbers of the model calls that it wants to make or is making, in their order. extensions: that people have
+    decided there. ended_by: why nobody may make another call, when a person there has said so.
+    """
+
+    workflow_id: WorkflowId
+    run_id: Annotated[str, Field(max_length=100)]
+    sequence: int
+    used: Usage = Usage()
+    calls: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
+    extensions: Annotated[tuple[Extension, ...], Field(max_length=10_000)] = ()
+    ended_by: Annotated[str, Field(max_length=4_000)] = ""
+
+
+class BudgetState(Payload):
+    """How a budget stands. limits: with what it was extended by. spent: by the whole tree of runs.
+
+    under_way: model calls that have begun and not ended. waiting: that wait for the budget.
+    lacks: names of the limits that keep another call from being made; `unpriced` when it is that nobody knows what is
+    left. proposal: what a person is asked to extend it by. ended_by: why no call may be made any more.
+    """
+
+    limits: Budget
+    spent: Usage = Usage()
+    under_way: int = 0
+    waiting: int = 0
+    lacks: tuple[str, ...] = ()
+    proposal: dict[str, Json] = {}
+    ended_by: str = ""
+
+
+class Grant(Message):
+    """The keeper of a budget says which calls of a run may be made. answers: the sequence of the claim it has read.
+
+    run_id: of the first execution of the run that it is for. sequence: grows. calls: of those in the claim.
+    """
+
+    run_id: Annotated[str, Field(max_length=100)]
+    sequence: int
+    answers: int
+    calls: tuple[int, ...] = ()
+    state: BudgetState
 
 
 class Parent(Payload):
@@ -128,7 +259,7 @@ RunStatusName = Literal[
 ]
 
 
-RequestKind = Literal["approval", "tool_result", "outcome"]
+RequestKind = Literal["approval", "tool_result", "outcome", "budget"]
 Outcome = Literal["approved", "rejected", "completed", "failed", "happened", "not_happened", "given_up"]
 Verdict = Literal["approve", "reject", "happened", "not_happened", "give_up"]
 
@@ -138,7 +269,8 @@ class ApprovalRequest(Payload):
 
     request_id: unique within the run. run_id: the execution it belongs to; a restarted run has another.
     kind: `approval`; `tool_result` for a call whose result somebody reports; `outcome` for an approved call of which
-    nobody knows whether it happened: a person looks, and says so.
+    nobody knows whether it happened: a person looks, and says so; `budget` when the run's budget is used up: its
+    arguments are what it would be extended by.
     agent_path: the agents from the root to the one that made the call.
     tool, description: as the model sees them. call_id: the model's own id for the call.
     arguments: what will run, with secrets masked; the tool gets the real ones.
@@ -335,7 +467,8 @@ class Carried(Payload):
     calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
     for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
     its tools started, all ended. new_from: as in `RunOutput`. agent: whose turn it is, when the run's agent has handed
-    over; previous_response_id: of the answer that the messages go on from.
+    over; previous_response_id: of the answer that the messages go on from. claims: how many the run has sent to the
+    keeper of its budget.
     """
 
     usage: Usage = Usage()
@@ -348,6 +481,7 @@ class Carried(Payload):
     agent: str = ""
     previous_response_id: str | None = None
     new_from: int = 0
+    claims: int = 0
 
 
 class RunInput(Payload):
@@ -360,7 +494,8 @@ class RunInput(Payload):
     model: a model name that the framework knows, or a key of the agent's own models; null is the agent's model.
     model_settings, usage_limits: the framework's own fields by name.
     requested_by: who wants the run, as the starter says it.
-    parent: set when a tool of another run started this one.
+    parent: set when a tool of another run started this one. budget: null is without limits.
+    account: set when another run keeps the budget of this one.
     fork: set when this one begins as another run did. carried: set when this execution goes on from an earlier one.
     session: the conversation that the run is a turn of; instead of message_history.
     """
@@ -374,6 +509,8 @@ class RunInput(Payload):
     usage_limits: dict[str, Json] | None = None
     requested_by: str = ""
     parent: Parent | None = None
+    budget: Budget | None = None
+    account: Account | None = None
     options: RunOptions = RunOptions()
     fork: Fork | None = None
     carried: Carried | None = None
@@ -407,7 +544,7 @@ class SessionPlace(Payload):
 
 
 class RunState(Payload):
-    """What a run says of itself while it is open. session: null without one."""
+    """What a run says of itself while it is open. session, budget: null without one."""
 
     status: RunStatusName
     agent: str
@@ -416,6 +553,7 @@ class RunState(Payload):
     sub_runs: list[SubRun] = []
     stuck: list[StuckStep] = []
     session: SessionPlace | None = None
+    budget: BudgetState | None = None
 
 
 class ToolQuestion(Payload):

@@ -1,12 +1,15 @@
 """What workflow code and the adapters' deterministic halves promise each other."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Protocol
 
 from interlock.contracts.payloads import (
+    Account,
     Json,
     JudgeVerdict,
     Outcome,
@@ -36,6 +39,7 @@ class GatedCall:
     check: turns edited arguments into the JSON form that will run, or raises ValueError saying what is wrong.
     judge: asks the agent's judges, as an activity; None when there are none.
     question: as in `ApprovalRequest`.
+    ruled: called with the request's id, the ruling and who gave it, at the moment in which it is given.
     """
 
     kind: RequestKind
@@ -49,6 +53,7 @@ class GatedCall:
     check: Callable[[Mapping[str, Json]], dict[str, Json]]
     judge: Callable[[], Awaitable[JudgeVerdict]] | None = None
     question: str = ""
+    ruled: "Callable[[str, Ruling, str], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -68,11 +73,32 @@ class Ruling:
     ticket: Ticket | None = None
 
 
+class ModelCall(Protocol):
+    """One call of a model that is under way."""
+
+    def used(self, usage: Usage) -> None:
+        """Take what the call has used: at once, from what its activity returned, attempts that failed included."""
+        ...
+
+
 class Gate(Protocol):
     """Where a gated call waits. Many may wait at once; each goes on at its own answer."""
 
+    @property
+    def account(self) -> Account | None:
+        """The keeper of the run's budget, for the inputs of runs that the run's tools start; None without a budget."""
+        ...
+
     async def ask(self, call: GatedCall) -> Ruling:
         """Wait for the ruling. Cancelling the wait withdraws the request."""
+        ...
+
+    def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:
+        """Enter it around every single call of a model, in the workflow, with nothing else inside than its activity.
+
+        Entering waits while the run's budget is used up. Raises ApplicationError (`BudgetUsedUpError`, not retried),
+        which has to end the run, when it stays so.
+        """
         ...
 
     def count(self, usage: Usage) -> None:
@@ -158,6 +184,14 @@ class ToolCatalog(Protocol):
 
     def fingerprint(self, agent: str, toolset: str, tool: str) -> str:
         """The fingerprint of a tool as this worker's code has it. Raises MisconfiguredError when there is none."""
+        ...
+
+
+class Prices(Protocol):
+    """What calls of models cost."""
+
+    def cost_usd(self, model: str, usage: Usage) -> Decimal | None:
+        """What one call costs; None when the price is not known here. model: as the provider names it."""
         ...
 
 

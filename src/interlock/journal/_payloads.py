@@ -1,21 +1,27 @@
 """Stored payloads as values, and as much of a value as a journal may show."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
 from interlock.contracts.masking import masked, masked_text
 from interlock.contracts.payloads import Json, Usage
+from interlock.contracts.payloads import Payload as Record
+
+P = TypeVar("P", bound=Record)
 
 UNREADABLE: Final = object()
 """In place of a value whose payload could not be decoded."""
 
 _PASSED_THROUGH = ("activity_failure_info", "child_workflow_execution_failure_info")
+_COUNTS = [name for name in Usage.model_fields if name != "cost_usd"]
 _LONGEST_TEXT = 2_000
 _MOST_ITEMS = 100
 _DEEPEST = 8
@@ -102,10 +108,40 @@ def usage_in(value: Any, *, requests: int | None = None) -> Usage | None:
     """The usage that a JSON object holds, whoever counted it. requests: in place of its own count."""
     if not isinstance(value, dict):
         return None
-    counts = {name: value[name] for name in Usage.model_fields if _is_count(value.get(name))}
+    counts = {name: value[name] for name in _COUNTS if _is_count(value.get(name))}
     if requests is not None:
         counts["requests"] = requests
-    return Usage(**counts)
+    return Usage(**counts, cost_usd=_cost_in(value) or Decimal(0))
+
+
+def model_usage_in(response: Any) -> Usage | None:
+    """What a model's response says that it used, and the attempts that failed before it."""
+    used = usage_in(response.get("usage"), requests=1) if isinstance(response, dict) else None
+    if used is None:
+        return None
+    attempts = response.get("failed_attempts")
+    billed = [response, *(one for one in (attempts if isinstance(attempts, list) else []) if isinstance(one, dict))]
+    for one in billed:
+        of = one.get("usage")
+        if isinstance(of, dict) and "cost" in of and _cost_in(of) is None:
+            used = used + Usage(unpriced=1)
+    return sum((found for one in billed[1:] if (found := usage_in(one.get("usage")))), used)
+
+
+def _cost_in(value: dict[str, Any]) -> Decimal | None:
+    try:
+        cost = Decimal(str(value.get("cost_usd") or value.get("cost")))
+    except ArithmeticError:
+        return None
+    return cost if cost.is_finite() and cost >= 0 else None
+
+
+def made(kind: type[P], value: Any) -> P | None:
+    """A payload from a value; None when it is none."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError:
+        return None
 
 
 def moment(timestamp: Timestamp) -> datetime:

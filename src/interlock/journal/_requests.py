@@ -28,6 +28,7 @@ _FITTING = {
     "approval": ("approve", "reject"),
     "tool_result": ("reject", "complete", "fail"),
     "outcome": ("happened", "not_happened", "give_up"),
+    "budget": ("approve", "reject"),
 }
 _LETS_RUN = ("approve", "not_happened")
 

@@ -18,6 +18,7 @@ from interlock.journal._payloads import (
     UNREADABLE,
     Decoder,
     cut,
+    model_usage_in,
     moment,
     shown,
     shown_object,
@@ -138,6 +139,9 @@ class Steps:
             change |= {"bytes_out": size(attributes.result)} | _came_back(step, result)
         elif status != "cancelled":
             kind, message = await self._decoder.failure(attributes.failure)
+            if step.kind == "judge":  # Judges that failed say what they have used up to there.
+                used = await self._decoder.first(attributes.failure.application_failure_info.details)
+                change |= {"usage": usage_in(used)}
             change |= {"error": error_text(kind, message), "error_type": kind or _TIMEOUT.get(status)}
         return self.change(step, **change), result
 
@@ -240,8 +244,11 @@ def _came_back(step: Step, result: Any) -> dict[str, Any]:
     if result is UNREADABLE:
         return {"readable": False}
     if step.kind == "model":
-        found = usage_in(result.get("usage"), requests=1) if isinstance(result, dict) else None
-        return {"usage": found, "outcome": _model_outcome(result), "name": step.name or text_in(result, "model_name")}
+        return {
+            "usage": model_usage_in(result),
+            "outcome": _model_outcome(result),
+            "name": step.name or text_in(result, "model_name"),
+        }
     if step.kind == "tool":
         return _tool_result(result)
     if step.kind == "judge" and isinstance(result, dict):

@@ -2,8 +2,9 @@
 
 import json
 
+from interlock.contracts.budgets import shares
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json
+from interlock.contracts.payloads import Budget, Json, Usage
 from interlock.journal.model import Journal, Request, Step, Totals
 
 _UNITS: tuple[tuple[float, int, str, int, str], ...] = (
@@ -11,7 +12,7 @@ _UNITS: tuple[tuple[float, int, str, int, str], ...] = (
     (86_400, 3_600, "h", 60, "min"),
     (float("inf"), 86_400, "d", 3_600, "h"),
 )
-_ASKS = {"tool_result": " (its result)", "outcome": " (did it happen?)"}
+_ASKS = {"tool_result": " (its result)", "outcome": " (did it happen?)", "budget": " (extend it?)"}
 _OUTCOMES = {
     "open": "waits",
     "completed": "result reported",
@@ -142,12 +143,18 @@ def totals_line(totals: Totals, unread: int) -> str:
     parts = [
         counted(totals.model_calls, "model call") + (f" and {unread} in runs below" if unread else ""),
         f"{totals.usage.input_tokens:,} tokens in, {totals.usage.output_tokens:,} out",
+        *([f"{totals.usage.cost_usd} USD"] if totals.usage.cost_usd else []),
         counted(totals.tool_calls, "tool call"),
         *([counted(totals.retries, "attempt") + " more"] if totals.retries else []),
         _waits(totals),
         f"{span(totals.elapsed_seconds)} in all",
     ]
     return ", ".join(parts)
+
+
+def budget_line(budget: Budget, spent: Usage) -> str:
+    """What was spent of a budget, limit by limit: `budget: 6 of 8 model calls, 0.60 of 1.50 USD`."""
+    return f"budget: {', '.join(share.text for share in shares(budget, spent))}"
 
 
 def _reason(request: Request) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from importlib.resources import files
 
+from interlock.contracts.budgets import shares
 from interlock.journal import _words as words
 from interlock.journal._markup import Markup, el, escaped, join
 from interlock.journal._rows import Row, rows_of
@@ -87,6 +88,10 @@ def _tiles(journal: Journal) -> Iterator[tuple[str, str]]:
         yield "model calls below", f"{unread:,}"
     yield "tokens in", f"{used.input_tokens:,}"
     yield "tokens out", f"{used.output_tokens:,}"
+    if used.cost_usd:
+        yield "cost", f"{used.cost_usd} USD"
+    for share in shares(journal.budget, used) if journal.budget else ():
+        yield f"budget, {share.name}", f"{share.part:.0%} of {share.text.partition(' of ')[2]}"
     yield "tool calls", f"{sums.tool_calls:,}"
     if sums.requests:
         yield "calls asked about", f"{sums.requests:,}"

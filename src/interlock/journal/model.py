@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from interlock.contracts.payloads import Json, Payload, Usage
+from interlock.contracts.payloads import Budget, Json, Payload, Usage
 
 StepKind = Literal[
     "model", "tool", "judge", "description", "predicate", "guardrail", "hook", "handoff", "instructions", "other"
@@ -195,6 +195,7 @@ class Journal(Payload):
     error: why it ended without an output, as `Type: message`. usage: the run's own word, when it completed.
     continued_from, first_run_id: run ids of the executions before it. forked_from: the run that this one began as.
     read_at: when the journal was read.
+    budget: with what it was extended by, of a run that keeps one; what was spent is in totals.usage.
     history_events, history_bytes: of what was read. stray: answers to requests that there never were.
     readable: false when a payload of the run itself could not be decoded.
     """
@@ -222,6 +223,7 @@ class Journal(Payload):
     bytes_in: int = 0
     bytes_out: int = 0
     usage: Usage | None = None
+    budget: Budget | None = None
     history_events: int = 0
     history_bytes: int = 0
     totals: Totals = Totals()

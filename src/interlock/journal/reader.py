@@ -13,10 +13,12 @@ from temporalio.converter import DataConverter
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.masking import masked_text
+from interlock.contracts.payloads import Budget, Claim, Extension, extended
 from interlock.journal._payloads import (
     UNREADABLE,
     Decoder,
     cut,
+    made,
     moment,
     shown,
     shown_object,
@@ -87,6 +89,8 @@ class HistoryReader:
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
         self._head["started_at"] = datetime.now(UTC)
         self._rulings: list[dict[str, Any]] = []  # What the run took over of the decisions about another one.
+        self._first_budget: Budget | None = None
+        self._extensions: dict[tuple[str, str], Extension] = {}  # Of runs below, as they claim from this one.
         self._said = ""  # What the run last said of its status.
         self._task = 0  # How many workflow tasks are done; what arrives now comes with the next one.
         self._events = 0
@@ -167,6 +171,7 @@ class HistoryReader:
         parts = (self._steps.list, requests, tuple(self._stuck.values()), tuple(self._sub_runs.values()))
         return Journal(
             **{"status": self._status(requests), **self._head},
+            budget=self._budget(requests),
             read_at=now,
             history_events=self._events,
             history_bytes=self._bytes,
@@ -187,6 +192,8 @@ class HistoryReader:
         parent = given.get("parent") if isinstance(given, dict) else None
         fork = given.get("fork") if isinstance(given, dict) else None
         self._rulings = _objects_in(fork, "rulings")
+        if agent and isinstance(given, dict):
+            self._first_budget = made(Budget, given.get("budget"))
         self._steps.root = (*texts_in(parent, "agent_path"), agent) if agent else ()
         self._head |= {
             "workflow_id": attributes.workflow_id,
@@ -310,6 +317,8 @@ class HistoryReader:
             self._keep_retried()
         elif name == names.REPORT_SUB_RUN:
             self._report(await self._decoder.first(args), at, event)
+        elif name == names.CLAIM_BUDGET and (claim := made(Claim, await self._decoder.first(args))):
+            self._extensions |= {(one.run_id, one.request_id): one for one in claim.extensions}
 
     # What it waits for when a step has failed for good.
 
@@ -390,6 +399,18 @@ class HistoryReader:
         key = f"event {attributes.initiated_event_id}"
         if key in self._sub_runs:
             self._sub_runs[key] = self._sub_runs[key].model_copy(update=change)
+
+    def _budget(self, requests: Iterable[Request]) -> Budget | None:
+        """The budget with all that it was extended by."""
+        budget = self._first_budget
+        own = [
+            {**(one.answer.arguments or one.proposed or {}), "run_id": "", "request_id": one.request_id}
+            for one in requests
+            if one.kind == "budget" and one.outcome == "approved" and one.answer
+        ]
+        for extension in (*(made(Extension, one) for one in own), *self._extensions.values()):
+            budget = extended(budget, extension) if budget and extension else budget
+        return budget
 
     def _status(self, requests: Iterable[Request]) -> str:
         if not self._head["agent"]:

@@ -1,0 +1,80 @@
+"""What runs have beside their agents, with agents of the OpenAI Agents SDK: budgets, sessions, streams, models."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from agents import Agent, OpenAIResponsesModel, RunContextWrapper, function_tool
+
+from interlock import Interlock, Price, RunFailedError
+from interlock.adapters.openai_agents import progress
+from tests.conftest import Running
+from tests.openai_agents.scripts import Script, agent, call
+from tests.openai_api import OpenAIAPI, answer
+from tests.openai_api import call as asks
+
+
+@function_tool
+def look(order: str) -> str:
+    return "broken"
+
+
+async def test_a_budget_is_asked_about_before_the_call_that_it_does_not_cover(run_app: Running) -> None:
+    script = Script([call("look", "a", order="A-1")], "done")
+    async with run_app(Interlock([agent(script, tools=[look])], prices={"scripted": Price(call_usd="0.10")})) as app:
+        run = await app.client.start("support", "go", budget={"requests": 1})
+        (request,) = await app.requests(run, 1)
+        assert (request.kind, script.calls) == ("budget", 1)
+        await run.decide(request.request_id, "approve", arguments={"requests": 5})
+        output = await run.result()
+
+        assert (output.output, output.usage.requests, str(output.usage.cost_usd)) == ("done", 2, "0.20")
+
+
+async def test_a_used_up_budget_ends_the_run_from_inside_an_agent_that_is_a_tool(run_app: Running) -> None:
+    inner = agent(Script([call("look", "a", order="A-1")], "inner"), name="inner", tools=[look])
+    outer = agent(Script([call("inner", "a", input="x")], "done"), tools=[inner.as_tool("inner", "")])
+    async with run_app(Interlock([outer])) as app:
+        run = await app.client.start("support", "go", budget={"requests": 2, "when_used_up": "end"})
+        with pytest.raises(RunFailedError) as failed:
+            await run.result()
+
+        assert failed.value.error_type == "BudgetUsedUpError"
+        assert outer.model.calls == 1  # type: ignore[union-attr]
+
+
+async def test_the_turns_of_a_session_are_one_conversation(run_app: Running) -> None:
+    script = Script("first", "second")
+    async with run_app(Interlock([agent(script)])) as app:
+        await (await app.client.start("support", "one", session="ann")).result()
+        output = await (await app.client.start("support", "two", session="ann")).result()
+
+        assert output.output == "second"
+        assert [item.get("content") for item in script.asked[-1]][::2] == ["one", "two"]
+        assert len(await app.client.conversation("ann")) == 4
+
+
+async def test_a_streamed_run_tells_what_its_model_says_and_how_far_its_tool_is(
+    run_app: Running, openai_api: OpenAIAPI
+) -> None:
+    seen = asyncio.Event()
+
+    @function_tool
+    async def count(ctx: RunContextWrapper[Any]) -> str:
+        progress(ctx, 1, 2, "half")
+        await asyncio.wait_for(seen.wait(), 20)
+        return "counted"
+
+    openai_api.script([asks("count", "a")], answer("all is well", pause_seconds=0.1), model="scripted")
+    one = Agent(name="support", model=OpenAIResponsesModel("scripted", openai_api.client()), tools=[count])
+    async with run_app(Interlock([one])) as app:
+        run = await app.client.start("support", "go", stream=True)
+        events = []
+        async for event in run.events():
+            events.append(event)
+            if (event.kind, event.text) == ("progress", "half"):
+                seen.set()
+
+    assert "".join(event.text for event in events if event.kind == "text") == "all is well"
+    assert [event.kind for event in events].count("step_finished") == 3
+    assert seen.is_set()
