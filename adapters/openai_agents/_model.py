@@ -1,7 +1,7 @@
 """Calls to models, as activities."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ from agents import (
 from agents.items import TResponseStreamEvent
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
 from openai.types.responses.response_prompt_param import ResponsePromptParam
+from pydantic.dataclasses import dataclass
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
