@@ -71,7 +71,7 @@ class AgentWorkflow:
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
         self._gate = ApprovalGate(self.show, self.reuse, carried)
-        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of)
+        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of, self.reuse, carried.stuck)
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
@@ -222,7 +222,7 @@ class AgentWorkflow:
     def _is_long(self) -> bool:
         """Whether the execution is to end here and another one to go on: nothing is under way, and its history has
         become so long that the server suggests it."""
-        if not workflow.info().is_continue_as_new_suggested():
+        if not workflow.info().is_continue_as_new_suggested() or not self.reuse.is_used_up:
             return False
         open_runs = any(sub_run.usage is None for sub_run in self._sub_runs.values())
         if self._gate.requests or self._stuck.steps or self._now or open_runs:
@@ -241,12 +241,16 @@ class AgentWorkflow:
                 "fork": None,
                 "carried": Carried(
                     usage=continuation.usage,
-                    spent_elsewhere=sum((one.usage or Usage() for one in earlier), self._gate.spent_elsewhere),
+                    spent_elsewhere=sum(
+                        (one.usage or Usage() for one in earlier), self._gate.spent_elsewhere + self.reuse.spent
+                    ),
                     calls=continuation.calls,
                     asked=self._gate.asked,
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
                     settled=self._gate.settled[-_CARRIED:],
                     sub_runs=latest,
+                    stuck=self._stuck.number,
+                    made=dict(continuation.made),
                 ),
             }
         )
@@ -264,7 +268,7 @@ class AgentWorkflow:
         return "awaiting_tool_result" if kinds == {"tool_result"} else "awaiting_approval"
 
     def _usage(self) -> Usage:
-        total = self._gate.usage + self._gate.spent_elsewhere
+        total = self._gate.usage + self._gate.spent_elsewhere + self.reuse.spent
         for sub_run in self._sub_runs.values():
             total += sub_run.usage or Usage()
         return total

@@ -89,7 +89,8 @@ class ApprovalGate:
         self.asked += 1
         request_id = str(self.asked)
         fingerprint = await _fingerprint(call, request_id)
-        if call.judge is not None and (ruling := self._judged(call, fingerprint, request_id, await call.judge())):
+        judge = None if self._reuse.is_decided(call.arguments) else call.judge
+        if judge is not None and (ruling := self._judged(call, fingerprint, request_id, await judge())):
             return ruling
         waiting = self._open(call, fingerprint, request_id)
         try:

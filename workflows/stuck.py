@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
@@ -13,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.masking import masked_text
     from interlock.contracts.payloads import Retry, RetryReceipt, StuckStep
     from interlock.contracts.ports import FailedStep
+    from interlock.workflows.reuse import Reuse
 
 _LONGEST_MESSAGE = 1_000
 
@@ -28,17 +28,25 @@ class StuckSteps:
     """Holds the stuck steps of one run. Each runs again once it is asked for; until then the run stands, for a while.
 
     seconds: for how long; 0 ends the run at once. changed: called after every change of what is stuck.
-    agents_of: see `Recovery`.
+    agents_of: see `Recovery`. reuse: what a forked run takes over. before: how many steps were stuck in earlier
+    executions.
     """
 
     def __init__(
-        self, seconds: float, changed: Callable[[], None], agents_of: Callable[[str], tuple[int, int]]
+        self,
+        seconds: float,
+        changed: Callable[[], None],
+        agents_of: Callable[[str], tuple[int, int]],
+        reuse: Reuse,
+        before: int,
     ) -> None:
         self._seconds = seconds
         self._changed = changed
         self.agents_of = agents_of
         self._stuck: dict[str, _Stuck] = {}
-        self._numbers = count(1)
+        self._reuse = reuse
+        self.number = before
+        """How many steps have been stuck so far."""
 
     @property
     def steps(self) -> list[StuckStep]:
@@ -47,6 +55,8 @@ class StuckSteps:
 
     async def wait(self, step: FailedStep) -> Retry:
         """See `Recovery`."""
+        if step.kind == "model" and self._reuse.was_retried():
+            return Retry(requested_at=workflow.now())
         if not self._seconds:
             raise step.error
         stuck = self._keep(step)
@@ -96,8 +106,9 @@ class StuckSteps:
     def _keep(self, step: FailedStep) -> _Stuck:
         kind, message = _told(step.error)
         now = workflow.now()
+        self.number += 1
         shown = StuckStep(
-            step_id=str(next(self._numbers)),
+            step_id=str(self.number),
             kind=step.kind,
             agent_path=step.agent_path,
             label=step.label,

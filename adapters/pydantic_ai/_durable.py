@@ -24,7 +24,7 @@ from interlock.adapters._calls import HistoryIsLongError, current_ticket, planne
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
-from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
+from interlock.adapters.pydantic_ai._scope import InterlockRunContext, at_call, current_scope, entered
 from interlock.contracts import names
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
@@ -96,7 +96,8 @@ class Durable(TemporalDurability[Any]):
     ) -> dict[str, Any]:
         """See `AbstractCapability`."""
         try:
-            validated: dict[str, Any] = await handler(args)
+            with at_call(call.tool_call_id):
+                validated: dict[str, Any] = await handler(args)
         except _ValidationDeferral as deferred:
             # Left alone it would wait for the calls beside it to end before anybody is asked.
             if workflow.in_workflow() and _gated.remember_asked(call, deferred.deferral):
@@ -114,9 +115,11 @@ class Durable(TemporalDurability[Any]):
         if not workflow.in_workflow():
             return await handler(args)
         try:
-            result = await handler(args)
-        except (ApprovalRequired, CallDeferred) as deferral:
-            result = await _gated.hooked(ctx, call, args, deferral)
+            with at_call(call.tool_call_id):
+                try:
+                    result = await handler(args)
+                except (ApprovalRequired, CallDeferred) as deferral:
+                    result = await _gated.hooked(ctx, call, args, deferral)
         except SkipToolExecution as skip:
             if not isinstance(skip.result, ToolDenied):
                 raise
@@ -139,7 +142,12 @@ class Durable(TemporalDurability[Any]):
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
-        return _gated.with_distinct_call_ids(response, ctx.messages) if workflow.in_workflow() else response
+        if not workflow.in_workflow():
+            return response
+        response = _gated.with_distinct_call_ids(response, ctx.messages)
+        if (scope := current_scope.get()) is not None:
+            scope.number(part.tool_call_id for part in response.parts if isinstance(part, ToolCallPart))
+        return response
 
     async def _build_durable_model(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> DurableModel:
         model = await super()._build_durable_model(ctx, request_context)
@@ -159,7 +167,7 @@ class Durable(TemporalDurability[Any]):
         model = request_context.model_id or getattr(request_context.model, "model_name", "model")
         scope = current_scope.get()
         retries = None if scope is None or self._own_model_retries else scope.retries.model
-        return planned(f"model {model}, turn {ctx.run_step}", retries=retries)
+        return planned(f"model {model}, turn {ctx.run_step}", retries=retries, call=scope.task if scope else "")
 
     def _resolve_temporal_tool_config(self, operation_id: Any, tool: Any, name: str) -> Any:
         config = super()._resolve_temporal_tool_config(operation_id, tool, name)

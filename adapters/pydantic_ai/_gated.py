@@ -29,8 +29,6 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from interlock.adapters._calls import (
     ask_about_outcome,
-    called,
-    current_key,
     edit_note,
     has_infinite,
     is_lost,
@@ -38,6 +36,7 @@ from interlock.adapters._calls import (
     kept,
     may_have_happened,
     outcome_unknown,
+    placed,
     planned,
     schema_problem,
     shielded,
@@ -78,14 +77,17 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        at, key = scope.next_call()
+        at = scope.place_of(ctx.tool_call_id or "")
         if scope.fork and at in scope.fork.results:
+            given = scope.fork.given.get(at)
+            if given and given.executed is not None:
+                scope.edits[ctx.tool_call_id or ""] = edit_note(given.executed)
             return scope.fork.results[at]
-        with called(at, key):
-            return await self._call(scope, name, tool_args, ctx, tool)
+        with placed(at):
+            return await self._call(scope, at, name, tool_args, ctx, tool)
 
     async def _call(
-        self, scope: Scope, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        self, scope: Scope, at: str, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         args, ticket = tool_args, scope.tickets.pop(ctx.tool_call_id or "", None)
         asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
@@ -105,10 +107,12 @@ class GatedToolset(WrapperToolset[Any]):
                 args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = edit_note(ruling.arguments)
-            ended = scope.recovery.agents_of(current_key.get())[1]
+            written = as_json_object(args)
+            call = digest([name, written])
+            key = scope.key_of(at, call, recorded=not _runs_in_workflow(tool))
+            ended = scope.recovery.agents_of(key)[1]
             try:
-                written = as_json_object(args)
-                with planned(call_label(name, written), ticket, call=digest([name, written])):
+                with planned(call_label(name, written), ticket, call=call, key=key):
                     return await super().call_tool(name, _travelling(args, tool) if ticket else args, ctx, tool)
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
@@ -123,14 +127,14 @@ class GatedToolset(WrapperToolset[Any]):
                     if ruling.outcome == "happened":
                         return ruling.result
                     asked, ticket = None, ruling.ticket
-                elif is_lost(error) and scope.recovery.agents_of(current_key.get())[0] > ended:
+                elif is_lost(error) and scope.recovery.agents_of(key)[0] > ended:
                     # The tool did nothing wrong. It waited for an agent, as long as it takes, and its attempts went by
                     # with the workers that came and went: another one finds the agent again.
                     asked = None
                 elif scope.hooked:
                     raise _lasting(name, error) from error
                 else:
-                    await kept(scope, call_label(name, as_json_object(args)), _lasting(name, error))
+                    await kept(scope, call_label(name, written), _lasting(name, error))
                     asked = None
             finally:
                 scope.count()
@@ -395,8 +399,11 @@ def _check_schema(arguments: dict[str, Json], schema: dict[str, Any]) -> None:
 
 def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
     """Arguments as they go to an activity: as JSON, in the one order that was approved."""
-    in_workflow = (tool.tool_def.metadata or {}).get("temporal") is False
-    return args if in_workflow else as_json_object(args)
+    return args if _runs_in_workflow(tool) else as_json_object(args)
+
+
+def _runs_in_workflow(tool: ToolsetTool[Any]) -> bool:
+    return (tool.tool_def.metadata or {}).get("temporal") is False
 
 
 def _lasting(name: str, error: ActivityError) -> Exception:

@@ -10,23 +10,24 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.usage import RunUsage
 from pydantic_core import from_json, to_json
 
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
+from interlock.adapters.pydantic_ai._json import MESSAGES, as_prompt
 from interlock.contracts.payloads import Parent, RunInput, RunOutput
 
 
-def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent) -> RunInput:
-    """The input of the new run, from what the tool called the agent with."""
+def sub_run_input(agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent, key_root: str) -> RunInput:
+    """The input of the new run, from what the tool called the agent with. key_root: as in `RunInput`."""
     if not ctx.prompt:
         raise UserError(f"Agent {agent!r} was run by a tool without a prompt; a run of its own needs one.")
     return RunInput(
         agent=agent,
-        prompt=ctx.prompt if isinstance(ctx.prompt, str) else PROMPT.dump_python(list(ctx.prompt), mode="json"),
+        prompt=as_prompt(ctx.prompt),
         deps=from_json(to_json(ctx.deps)),
         message_history=MESSAGES.dump_python(ctx.messages, mode="json") if ctx.messages else None,
         model=ctx.model_id if ctx.model is not of.model else None,
         model_settings=cast("dict[str, Any] | None", ctx.model_settings),
         usage_limits=from_json(to_json(ctx.usage_limits)) if ctx.usage_limits else None,
         parent=parent,
+        key_root=key_root,
     )
 
 

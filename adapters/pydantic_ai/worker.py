@@ -94,12 +94,12 @@ class PydanticAIAdapter:
         assert info.workflow_id
         assert info.workflow_run_id
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
-        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(_key.get())}{next(_sub_runs.get())}"
+        key, number = _key.get(), next(_sub_runs.get())
+        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(key)}{number}"
+        run = sub_run_input(agent, ctx, self._agents[agent], parent, digest([key, agent, number])[:32])
         with waiting_for_others():
             try:
-                output = await self._sub_runs.run(
-                    workflow_id, sub_run_input(agent, ctx, self._agents[agent], parent), not_before=info.scheduled_time
-                )
+                output = await self._sub_runs.run(workflow_id, run, not_before=info.scheduled_time)
             except RunFailedError as error:
                 raise SubRunFailedError(
                     f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"

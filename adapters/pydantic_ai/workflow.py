@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,12 +16,12 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import HistoryIsLongError, never
+from interlock.adapters._calls import HistoryIsLongError, keys_of, never
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import place, problems
-from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
+from interlock.contracts.payloads import Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
 
@@ -49,8 +48,6 @@ class Runner:
     ) -> RunOutput | Continuation:
         """See `AgentRunner`."""
         arguments = self._arguments(run)
-        carried = run.carried or Carried()
-        root = carried.key_root or (run.fork.key_root if run.fork else "")
         scope = Scope(
             gate=gate,
             recovery=recovery,
@@ -59,9 +56,8 @@ class Runner:
             judged=self._judged,
             hooked=self._hooked,
             fork=run.fork,
-            key_root=root,
             is_long=is_long,
-            calls=count(carried.calls + 1),
+            **keys_of(run),
             spent=[arguments["usage"]],
         )
         token = current_scope.set(scope)
@@ -150,8 +146,13 @@ def _continuation(
     written = MESSAGES.dump_python(messages, mode="json")
     if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > _LARGEST_INPUT_BYTES:
         return None
+    calls = next(scope.calls) - 1
     return Continuation(
-        messages=written, usage=usage_of(scope.spent), usage_limits=limits or None, calls=next(scope.calls) - 1
+        messages=written,
+        usage=usage_of(scope.spent),
+        usage_limits=limits or None,
+        calls=calls,
+        made=scope.still_made(calls),
     )
 
 

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ValidationError
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
@@ -151,7 +152,9 @@ class Client:
                 model_settings=model_settings,
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
-                options=RunOptions(stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds),
+                options=RunOptions(
+                    stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds, places_by_answer=True
+                ),
             )
         except ValidationError as error:
             raise MisconfiguredError(f"The run cannot be started: {problems(error, depth=1)}") from error
@@ -198,12 +201,14 @@ class Client:
         change = Change(message, decision, None if result is NO_RESULT else result, result is not NO_RESULT)
         if sum((bool(message), decision is not None, change.has_result)) > 1:
             raise RefusedError("A fork changes one thing: a message, a decision or a result.")
-        handle = self.temporal.get_workflow_handle(id, run_id=run_id)
+
+        def events(run_id: str) -> AsyncIterable[HistoryEvent]:
+            return self.temporal.get_workflow_handle(id, run_id=run_id).fetch_history_events()
+
         with server_errors(id):
-            described = await handle.describe()
-            handle = self.temporal.get_workflow_handle(id, run_id=described.run_id)
+            described = await self.temporal.get_workflow_handle(id, run_id=run_id).describe()
             return await plan_fork(
-                handle.fetch_history_events(),
+                events,
                 self.temporal.data_converter,
                 run_id=described.run_id,
                 at=at,
@@ -215,7 +220,7 @@ class Client:
         run = plan.run.model_copy(
             update={
                 "requested_by": current_user() if requested_by is None else requested_by,
-                "options": RunOptions(stuck_seconds=self.stuck_seconds),
+                "options": plan.run.options.model_copy(update={"stuck_seconds": self.stuck_seconds}),
             }
         )
         check_travels(run, "The fork")
@@ -390,7 +395,7 @@ class Client:
 
 def _digests(run: RunInput) -> dict[str, str]:
     later = {"fork"} if run.fork is None else set()  # Runs that were started before there were forks have no digest.
-    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "carried", *later})
+    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "carried", "key_root", *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 
 

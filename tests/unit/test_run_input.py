@@ -14,6 +14,7 @@ from interlock.contracts import names
 from interlock.contracts.payloads import RunInput, RunOutput, Usage
 from interlock.contracts.ports import GatedCall, Ruling
 from interlock.retries import Retries
+from interlock.workflows.reuse import Reuse
 from interlock.workflows.stuck import StuckSteps
 
 
@@ -50,7 +51,7 @@ async def run(deps_type: Any = None, **fields: Any) -> RunOutput:
     output = await Runner(agent, Retries(), judged=False, hooked=False).run(
         RunInput(**{"agent": "support", "prompt": "go", **fields}),
         Counting(),
-        StuckSteps(0, lambda: None, lambda key: (0, 0)),
+        StuckSteps(0, lambda: None, lambda key: (0, 0), Reuse(None), 0),
         lambda: False,
     )
     assert isinstance(output, RunOutput)

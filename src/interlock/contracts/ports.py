@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from interlock.contracts.payloads import (
     Json,
     JudgeVerdict,
+    MadeCall,
     Outcome,
     RequestKind,
     Retry,
@@ -112,12 +113,14 @@ class Continuation:
 
     messages: the conversation as the framework's JSON, ending with the request that is to be made.
     usage: of the run's own agents so far. usage_limits: as they stand. calls: tool calls made so far.
+    made: what `CallScope.still_made` says.
     """
 
     messages: list[Json]
     usage: Usage
     usage_limits: dict[str, Json] | None
     calls: int
+    made: Mapping[str, MadeCall] = field(default_factory=dict)
 
 
 class AgentRunner(Protocol):
@@ -191,4 +194,4 @@ class ActivityPlan:
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
 
 place: ContextVar[str] = ContextVar("interlock_place", default="")
-"""Which tool call of the run the current code belongs to, such as `tool:4`; empty outside of one."""
+"""Where in the run the current code belongs, as `places.step_parts` says; empty for the run's own agent."""
