@@ -69,7 +69,8 @@ class CallScope:
     is_long: whether the execution is to end before the next request to the model, and another one to go on.
     over: failures that were kept for somebody to retry: as the end of the run they are final.
     inside: whether its agent is at work: then every other agent that runs is one inside of it.
-    runs: counts the runs of agents in each place, of the whole workflow.
+    runs: counts the runs of agents in each place, of the whole workflow. places: of the model's calls, by call id.
+    under_way: the places of the calls whose tools are at work.
     """
 
     gate: Gate
@@ -86,6 +87,7 @@ class CallScope:
     over: list[Exception] = field(default_factory=list)
     calls: Iterator[int] = field(default_factory=lambda: count(1))
     places: dict[str, str] = field(default_factory=dict)
+    under_way: set[str] = field(default_factory=set)
     runs: Counter[str] = field(default_factory=Counter)
     inside: bool = False
 
@@ -99,12 +101,23 @@ class CallScope:
             self.places.update((call_id, self._next()) for call_id in call_ids)
 
     def place_of(self, call_id: str) -> str:
-        """The place of a call that begins."""
-        if not self.by_answer:
-            return self._next()
-        if call_id not in self.places:  # The model did not make it: somebody's code did.
+        """The place of a call of the model's."""
+        if call_id not in self.places:  # A hook has put it into the answer.
             self.places[call_id] = self._next()
         return self.places[call_id]
+
+    @contextmanager
+    def calling(self, call_id: str) -> Iterator[str]:
+        """Give the tool that is called inside its place."""
+        # A tool that calls another one in the workflow may do so under the id of its own call.
+        own = self.by_answer and call_id and self.place_of(call_id) not in self.under_way
+        at = self.place_of(call_id) if own else self._next()
+        self.under_way.add(at)
+        try:
+            with placed(at):
+                yield at
+        finally:
+            self.under_way.discard(at)
 
     def key_of(self, at: str, call: str, *, recorded: bool = True) -> str:
         """The idempotency key of a call that is about to run.

@@ -36,7 +36,6 @@ from interlock.adapters._calls import (
     kept,
     may_have_happened,
     outcome_unknown,
-    placed,
     planned,
     schema_problem,
     shielded,
@@ -77,13 +76,12 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        at = scope.place_of(ctx.tool_call_id or "")
-        if scope.fork and at in scope.fork.results:
-            given = scope.fork.given.get(at)
-            if given and given.executed is not None:
-                scope.edits[ctx.tool_call_id or ""] = edit_note(given.executed)
-            return scope.fork.results[at]
-        with placed(at):
+        with scope.calling(ctx.tool_call_id or "") as at:
+            if scope.fork and at in scope.fork.results:
+                given = scope.fork.given.get(at)
+                if given and given.executed is not None:
+                    scope.edits[ctx.tool_call_id or ""] = edit_note(given.executed)
+                return scope.fork.results[at]
             return await self._call(scope, at, name, tool_args, ctx, tool)
 
     async def _call(

@@ -456,6 +456,10 @@ async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) 
     elif event.HasField("activity_task_scheduled_event_attributes"):
         scheduled = event.activity_task_scheduled_event_attributes
         headers = scheduled.header.fields
+        # Of a step whose time is over in the task that has it run again, the retry counts.
+        for timer in source.over:
+            source.unstuck(timer, event.event_id)
+        source.over.clear()
         source.steps.append(_text(headers.get(names.HEADER_STEP)))
         source.calls.append(_text(headers.get(names.HEADER_CALL)))
         source.positions[event.event_id] = len(source.steps)
@@ -479,13 +483,8 @@ async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) 
         if timer in source.stuck:
             source.unstuck(timer, event.event_id)
     elif event.HasField("timer_fired_event_attributes"):
-        source.over.append(event.timer_fired_event_attributes.started_event_id)
-    elif event.HasField("workflow_task_completed_event_attributes"):
-        # Of a step whose time is over in the task that has it run again, the retry counts.
-        for timer in source.over:
-            if timer in source.stuck:
-                source.unstuck(timer, event.event_id)
-        source.over.clear()
+        timer = event.timer_fired_event_attributes.started_event_id
+        source.over += [timer] if timer in source.stuck else []
 
 
 async def _note_stuck(source: _Source, event: HistoryEvent, converter: DataConverter) -> None:

@@ -54,6 +54,31 @@ class Inner:
         return ModelResponse(parts=[call("look", who, at=who)])
 
 
+async def test_a_tool_that_calls_others_under_its_own_call_id_gives_each_a_place_and_a_key(run_app: Running) -> None:
+    keys: list[str] = []
+
+    def note(ctx: RunContext[None], what: str) -> str:
+        keys.append(idempotency_key(ctx))
+        return what
+
+    async def twice(ctx: RunContext[None]) -> str:
+        manager = ctx.tool_manager
+        assert manager
+        assert manager.tools
+        for what in ("one", "two"):
+            await manager.toolset.call_tool("note", {"what": what}, ctx, manager.tools["note"])
+        return "noted"
+
+    script = Script([call("twice", "t"), call("note", "n", what="three")], "done")
+    async with run_app(Interlock([agent(script, tools=[note, Tool(twice, metadata=HERE)])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        fork = await app.client.fork(await app.client.plan_fork(run.id, at=len((await run.journal()).steps) + 1))
+        await fork.result()
+
+        assert len(keys) == len(set(keys)) == 3
+
+
 async def test_an_agent_that_runs_itself_has_places_of_its_own_for_it(run_app: Running) -> None:
     async def ask_myself() -> Any:
         return (await support.run(["Again?", BinaryContent(b"\xff", media_type="image/png")])).output
