@@ -1,6 +1,7 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from interlock.adapters._calls import (
+    CallAtWork,
     ask_about_outcome,
     called,
     current_key,
@@ -40,7 +42,9 @@ from interlock.adapters._calls import (
     outcome_unknown,
     planned,
     schema_problem,
+    settled,
     shielded,
+    timed_out,
     type_of,
 )
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object
@@ -56,6 +60,7 @@ IDEMPOTENT = "idempotent"
 """The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
 
 _MARK = "interlock_gate"
+_OVER_TIME = re.compile(r"Timed out after [\d.]+ seconds\.")
 _TAKE_ANYTHING = ("any", "dict[str,any]")
 _JUDGE_TIMEOUT = timedelta(minutes=5)
 _JUDGE_HEARTBEAT = timedelta(seconds=8)
@@ -108,10 +113,19 @@ class GatedToolset(WrapperToolset[Any]):
             ended = scope.recovery.agents_of(current_key.get())[1]
             try:
                 written = as_json_object(args)
-                with planned(call_label(name, written), ticket, call=digest([name, written])):
-                    return await super().call_tool(name, _travelling(args, tool) if ticket else args, ctx, tool)
+                make = partial(super().call_tool, name, _travelling(args, tool) if ticket else args, ctx, tool)
+                body = CallAtWork()
+                with planned(call_label(name, written), ticket, call=digest([name, written]), body=body):
+                    return await (settled(make) if _in_workflow(tool) else body.settled(make))
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
+            except ModelRetry as retry:
+                if ticket is None or is_idempotent(tool) or not _is_over_time(retry):
+                    raise
+                ruling = await _ask_about_outcome(scope, ticket, timed_out(retry.message), _Call(name, args, ctx, tool))
+                if ruling.outcome == "happened":
+                    return ruling.result
+                asked, ticket = None, ruling.ticket
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
@@ -395,8 +409,17 @@ def _check_schema(arguments: dict[str, Json], schema: dict[str, Any]) -> None:
 
 def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
     """Arguments as they go to an activity: as JSON, in the one order that was approved."""
-    in_workflow = (tool.tool_def.metadata or {}).get("temporal") is False
-    return args if in_workflow else as_json_object(args)
+    return args if _in_workflow(tool) else as_json_object(args)
+
+
+def _in_workflow(tool: ToolsetTool[Any]) -> bool:
+    return (tool.tool_def.metadata or {}).get("temporal") is False
+
+
+def _is_over_time(retry: ModelRetry) -> bool:
+    """Whether the framework's limit on the time of a tool has ended an approved call: the tool did not say that it has
+    done nothing."""
+    return bool(_OVER_TIME.fullmatch(retry.message)) and workflow.patched(names.SETTLE_CALLS)
 
 
 def _lasting(name: str, error: ActivityError) -> Exception:

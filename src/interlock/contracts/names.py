@@ -40,6 +40,9 @@ RECORD_VERDICT: Final = "record_verdict"
 RECALL_STEP: Final = "recall_step"
 JUDGE_SUFFIX: Final = "__judge_call"
 
+# How the integration's names of what runs the body of a tool end: an activity, or a workflow.
+CALL_TOOL_SUFFIXES: Final = ("__call_tool", "__call_tool__child_workflow")
+
 # Headers of activities: which step of the run each is, and a digest of the call that a tool's activity makes.
 HEADER_STEP: Final = "interlock-step"
 HEADER_CALL: Final = "interlock-call"
@@ -75,6 +78,7 @@ RUN_BLOCKED: Final = "BlockedRunError"
 RUN_STALLED: Final = "StalledRunError"
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
+TIMED_OUT: Final = "ToolTimeoutError"
 
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
@@ -82,6 +86,7 @@ ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 CHECK_BEFORE_ASKING: Final = "2026-11-check-before-asking"
 DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
 VALIDATE_EDITS: Final = "2026-11-validate-edits"
+SETTLE_CALLS: Final = "2026-11-settle-calls"
 
 
 def judge_activity(agent: str) -> str:

@@ -175,17 +175,29 @@ class Histories(Protocol):
 Runners = Mapping[str, AgentRunner]
 
 
+class Body(Protocol):
+    """What runs the body of one tool call: an activity or a workflow, once it has begun."""
+
+    handle: Any
+
+    def begun(self, handle: Any) -> Any:
+        """Take the handle, and hand it on."""
+        ...
+
+
 @dataclass(frozen=True)
 class ActivityPlan:
     """How the activities that are started in this context are shown and retried.
 
     summary: one line, no secrets. retries: a Temporal `RetryPolicy` in place of the one they are started with, whose
-    never-retried error types stay; None leaves it. call: a digest of the tool call that is made.
+    never-retried error types stay; None leaves it. call: a digest of the tool call that is made. body: of that call;
+    one that has begun is not begun again.
     """
 
     summary: str
     retries: Any = None
     call: str = ""
+    body: Body | None = None
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
