@@ -1,9 +1,10 @@
 """Where a step that has failed for good keeps its run, until somebody has the step run again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
@@ -28,15 +29,20 @@ class StuckSteps:
     """Holds the stuck steps of one run. Each runs again once it is asked for; until then the run stands, for a while.
 
     seconds: for how long; 0 ends the run at once. changed: called after every change of what is stuck.
-    agents_of: see `Recovery`.
+    agents_of, end_agents: see `Recovery`.
     """
 
     def __init__(
-        self, seconds: float, changed: Callable[[], None], agents_of: Callable[[str], tuple[int, int]]
+        self,
+        seconds: float,
+        changed: Callable[[], None],
+        agents_of: Callable[[str], tuple[int, int]],
+        end_agents: Callable[[str], Coroutine[Any, Any, None]],
     ) -> None:
         self._seconds = seconds
         self._changed = changed
         self.agents_of = agents_of
+        self.end_agents = end_agents
         self._stuck: dict[str, _Stuck] = {}
         self._numbers = count(1)
 

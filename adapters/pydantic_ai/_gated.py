@@ -1,5 +1,6 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,15 @@ class GatedToolset(WrapperToolset[Any]):
         if scope.fork and at in scope.fork.results:
             return scope.fork.results[at]
         with called(at, key):
-            return await self._call(scope, name, tool_args, ctx, tool)
+            try:
+                result = await self._call(scope, name, tool_args, ctx, tool)
+            except asyncio.CancelledError:
+                raise  # Of the run's own: its end sees to the agents.
+            except BaseException:
+                await scope.recovery.end_agents(key)
+                raise
+            await scope.recovery.end_agents(key)
+            return result
 
     async def _call(
         self, scope: Scope, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]

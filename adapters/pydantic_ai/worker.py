@@ -114,11 +114,13 @@ class PydanticAIAdapter:
         return result
 
     async def _nobody_waits(self, workflow_id: str) -> bool:
-        """Whether this attempt is cancelled since its run is cancelled or gone. Otherwise, as when its worker stops,
-        the run goes on and the next attempt finds the agent's run."""
+        """Whether this attempt is cancelled since its run is cancelled or gone, or its tool has given the agent up.
+        Otherwise, as when its worker stops, the run goes on and the next attempt finds the agent's run."""
         details = activity.cancellation_details()
-        if details is None or self._sub_runs is None:
+        if self._sub_runs is None:
             return False
+        if details is None:
+            return not activity.is_worker_shutdown()
         return details.cancel_requested or (details.not_found and await self._sub_runs.is_over(workflow_id))
 
     def check_ticket(self, ticket: Ticket, arguments: Mapping[str, Any]) -> None:

@@ -226,3 +226,31 @@ async def test_a_conversation_too_large_to_take_along_goes_on_where_it_is(run_ap
 
         assert output.output == "done"
         assert script.calls == 14
+
+
+async def test_an_agent_of_a_tool_that_was_terminated_does_not_keep_the_run_where_it_is(
+    short_histories: EmbeddedServer,
+) -> None:
+    counter = Counter()
+    inner = agent(
+        Script([call("pay", "p")], "inner done"),
+        name="inner",
+        tools=[Tool(lambda: "paid", name="pay", requires_approval=True)],
+    )
+
+    async def delegate() -> str:
+        try:
+            return str((await inner.run("go")).output)
+        except Exception:
+            return "failed"
+
+    script = Script([call("delegate", "d")], *([call("note", f"n{at}", number=at)] for at in range(10)), "done")
+    async with running(Interlock([agent(script, tools=[counter.note, delegate]), inner]), short_histories) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        await app.requests(app.client.attach(sub_run.workflow_id), 1)
+        await app.client.temporal.get_workflow_handle(sub_run.workflow_id).terminate()
+        await run.result()
+
+        assert counter.noted == list(range(10))
+        assert len(await executions(app, run)) > 1

@@ -87,6 +87,7 @@ CHECK_BEFORE_ASKING: Final = "2026-11-check-before-asking"
 DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
 VALIDATE_EDITS: Final = "2026-11-validate-edits"
 SETTLE_CALLS: Final = "2026-11-settle-calls"
+END_AGENTS: Final = "2026-11-end-agents"
 
 
 def judge_activity(agent: str) -> str:

@@ -105,6 +105,11 @@ class Recovery(Protocol):
         """How many runs of agents the tool call with this key has started, and how many of them have ended."""
         ...
 
+    async def end_agents(self, key: str) -> None:
+        """End the runs of agents that the tool call with this key has started and left open: it has settled, so nobody
+        waits for them."""
+        ...
+
 
 @dataclass(frozen=True)
 class Continuation:
