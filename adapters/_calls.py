@@ -205,10 +205,10 @@ async def shielded(handle: "asyncio.Future[T]") -> T:
         raise
 
 
-async def kept(scope: CallScope, label: str, error: Exception) -> None:
+async def kept(scope: CallScope, label: str, error: Exception, kind: str = "tool") -> None:
     """Keep a call that has failed for good until it is to run again. Raises its failure when nobody wants that."""
     scope.over.append(error)
-    await scope.recovery.wait(FailedStep("tool", scope.path, label, error))
+    await scope.recovery.wait(FailedStep(kind, scope.path, label, error))
 
 
 async def ask_about_outcome(scope: CallScope, call: GatedCall, ticket: Ticket, error: ActivityError) -> Ruling:

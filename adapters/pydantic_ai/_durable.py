@@ -9,7 +9,15 @@ from pydantic_ai import RunContext
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelAPIError,
+    ModelRetry,
+    RetryModelRequest,
+    SkipToolExecution,
+    UserError,
+)
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
@@ -18,9 +26,11 @@ from pydantic_ai.tools import ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from interlock.adapters._calls import HistoryIsLongError, current_ticket, planned
+from interlock._failures import failure_of
+from interlock.adapters._calls import HistoryIsLongError, current_key, current_ticket, kept, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
@@ -134,6 +144,18 @@ class Durable(TemporalDurability[Any]):
         with self._planned_request(ctx, request_context):
             return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
 
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """See `AbstractCapability`."""
+        scope = current_scope.get()
+        # An agent in a tool's code: left alone, the tool would start it from nothing, and its completed calls with it.
+        if scope is None or not current_key.get() or not _helped_by_asking_again(error):
+            return await super().on_model_request_error(ctx, request_context=request_context, error=error)
+        failure = error if isinstance(error, ActivityError) else failure_of(error)
+        await kept(scope, f"model of {self.name}, request {ctx.usage.requests + 1}", failure, "model")
+        raise RetryModelRequest
+
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
@@ -179,6 +201,11 @@ class Durable(TemporalDurability[Any]):
         of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
         of_toolset = self._toolset_activity_config.get(toolset_id, {})
         return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset
+
+
+def _helped_by_asking_again(error: Exception) -> bool:
+    gone = isinstance(error, ModelAPIError | ActivityError) and not is_cancelled_exception(error)
+    return gone and workflow.patched(names.KEEP_INNER_MODELS)
 
 
 def _end_with_stop_async_iteration(node: Any) -> None:

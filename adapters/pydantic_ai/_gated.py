@@ -150,6 +150,8 @@ class GatedToolset(WrapperToolset[Any]):
                     # The tool did nothing wrong. It waited for an agent, as long as it takes, and its attempts went by
                     # with the workers that came and went: another one finds the agent again.
                     asked = None
+                elif any(error is one for one in scope.over) and workflow.patched(names.KEEP_INNER_MODELS):
+                    raise  # Of an agent in the tool: it was kept where it arose.
                 elif scope.hooked:
                     raise _lasting(name, error) from error
                 else:

@@ -88,6 +88,7 @@ DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
 VALIDATE_EDITS: Final = "2026-11-validate-edits"
 SETTLE_CALLS: Final = "2026-11-settle-calls"
 END_AGENTS: Final = "2026-11-end-agents"
+KEEP_INNER_MODELS: Final = "2026-11-keep-inner-models"
 
 
 def judge_activity(agent: str) -> str:
