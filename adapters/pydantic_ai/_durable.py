@@ -22,7 +22,7 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tool_manager import _ValidationDeferral
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
@@ -132,6 +132,14 @@ class Durable(TemporalDurability[Any]):
                 raise
             return skip.result  # As a returned value a rejected call is not counted as one that ran.
         return _gated.told_of_edit(call, result)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """See `AbstractCapability`. Nothing is left to handle but what a hook around this one has asked for."""
+        if not workflow.in_workflow() or not workflow.patched(names.ASK_FOR_HOOKS):
+            return None
+        return await _gated.asked_around(ctx, requests)
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any

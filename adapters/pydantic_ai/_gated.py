@@ -22,7 +22,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 from temporalio import workflow
@@ -59,6 +59,12 @@ from interlock.contracts.ports import GatedCall, Ruling
 
 IDEMPOTENT = "idempotent"
 """The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
+
+GATED_CHILD = (
+    "Tool {tool!r} is to be approved and to run as a child workflow. What happens in one cannot be held to one "
+    "execution for each approval: take `child_workflow` out of the tool's metadata, or have another tool do what needs "
+    "the approval."
+)
 
 _MARK = "interlock_gate"
 _OVER_TIME = re.compile(r"Timed out after [\d.]+ seconds\.")
@@ -166,6 +172,12 @@ def is_idempotent(tool: ToolsetTool[Any] | None) -> bool:
     return tool is not None and (tool.tool_def.metadata or {}).get(IDEMPOTENT) is True
 
 
+def is_child_workflow(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a tool with this metadata runs as a workflow of its own."""
+    config = (metadata or {}).get("temporal")
+    return isinstance(config, Mapping) and "child_workflow" in config
+
+
 @dataclass(frozen=True)
 class _Call:
     name: str
@@ -177,6 +189,9 @@ class _Call:
 async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
     kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
+    in_child = kind == "approval" and is_child_workflow(call.tool.tool_def.metadata)
+    if in_child and workflow.patched(names.REFUSE_GATED_CHILDREN):
+        raise UserError(GATED_CHILD.format(tool=call.name))
     arguments = _shown(call)
     ruling = await scope.gate.ask(
         GatedCall(
@@ -232,6 +247,40 @@ async def hooked(ctx: RunContext[Any], call: ToolCallPart, args: dict[str, Any],
         scope.tickets[call.tool_call_id] = ruling.ticket
     validated = await manager.validate_tool_call(approved, approved=True)
     return await manager.execute_tool_call(validated)
+
+
+async def asked_around(ctx: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults | None:
+    """Ask for the calls that hooks around ours want approved or done elsewhere. The calls beside them have ended."""
+    scope, manager = current_scope.get(), ctx.tool_manager
+    if scope is None or manager is None or manager.tools is None:
+        return None
+    results, tools = DeferredToolResults(), manager.tools
+
+    async def answer(part: ToolCallPart, deferral: Deferral) -> None:
+        args = (await manager.validate_tool_call(part)).validated_args or {}
+        call = _Call(
+            part.tool_name, args, dataclasses.replace(ctx, tool_call_id=part.tool_call_id), tools[part.tool_name]
+        )
+        try:
+            ruling = await ask(scope, deferral, call)
+        except SkipToolExecution as rejection:
+            results.approvals[part.tool_call_id] = rejection.result
+            return
+        if ruling.ticket is None:
+            failed = ruling.outcome == "failed"
+            results.calls[part.tool_call_id] = ToolFailed(ruling.reason) if failed else ruling.result
+            return
+        scope.tickets[part.tool_call_id] = ruling.ticket
+        if ruling.edited:
+            scope.edits[part.tool_call_id] = edit_note(ruling.arguments)
+        results.approvals[part.tool_call_id] = ToolApproved(override_args=ruling.arguments if ruling.edited else None)
+
+    metadata = requests.metadata
+    await asyncio.gather(
+        *(answer(part, ApprovalRequired(metadata.get(part.tool_call_id))) for part in requests.approvals),
+        *(answer(part, CallDeferred(metadata.get(part.tool_call_id))) for part in requests.calls),
+    )
+    return results
 
 
 def remember_asked(call: ToolCallPart, deferral: Deferral) -> bool:

@@ -591,3 +591,33 @@ async def test_a_failure_in_an_agent_in_the_workflow_is_kept_once(run_app: Runni
         history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
 
         assert [event.HasField("timer_fired_event_attributes") for event in history.events].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"request_limit": -1}, "request_limit is -1; it has to be a number of at least 3"),
+        ({"request_limit": True}, "request_limit is true; it has to be a number of at least 3"),
+        ({"request_limit": 2}, "request_limit is 2; it has to be a number of at least 3"),
+        ({"input_tokens_limit": 1_000}, "request_limit is 2; it has to be a number of at least 3"),
+        ({"request_limit": 9, "tool_calls_limit": 1}, "tool_calls_limit is 1; it has to be a number of at least 2"),
+        ({"request_limit": 9, "total_tokens_limit": 1}, "total_tokens_limit is 1; it has to be a number of at least"),
+    ],
+    ids=str,
+)
+async def test_new_limits_that_are_used_up_already_are_refused(
+    run_app: Running, limits: dict[str, Any], why: str
+) -> None:
+    script = Script([call("note", "n1", text="one")], [call("note", "n2", text="two")], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(lambda text: text, name="note")]))) as app:
+        run = await app.client.start("support", "go", usage_limits={"request_limit": 2})
+        await stuck(app, run)
+        with pytest.raises(RefusedError, match=f"The new limits do not fit: {why}"):
+            await run.retry(usage_limits=limits)
+        await app.client.temporal.get_workflow_handle(run.id).signal(
+            names.RETRY_RUN, Retry(requested_at=datetime.now(UTC), usage_limits=limits)
+        )
+        await run.retry(usage_limits={"request_limit": 3, "tool_calls_limit": 2})
+        await run.result()
+
+        assert script.calls == 3

@@ -89,6 +89,9 @@ VALIDATE_EDITS: Final = "2026-11-validate-edits"
 SETTLE_CALLS: Final = "2026-11-settle-calls"
 END_AGENTS: Final = "2026-11-end-agents"
 KEEP_INNER_MODELS: Final = "2026-11-keep-inner-models"
+ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
+STRICT_LIMITS: Final = "2026-11-strict-limits"
+REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
 
 
 def judge_activity(agent: str) -> str:

@@ -84,14 +84,15 @@ class FailedStep:
     """A step that has failed for good.
 
     kind, agent_path, label: as in `StuckStep`. error: what ends the run when nobody has the step run again.
-    check_limits: raises ValueError, saying why, for usage limits the agent cannot take; None where limits are no help.
+    check_limits: raises ValueError, saying why, for usage limits the agent cannot take, and with True also for those
+    that leave it no request; None where limits are no help.
     """
 
     kind: str
     agent_path: tuple[str, ...]
     label: str
     error: Exception
-    check_limits: Callable[[dict[str, Json]], object] | None = None
+    check_limits: Callable[[dict[str, Json], bool], object] | None = None
 
 
 class Recovery(Protocol):
