@@ -4,13 +4,15 @@ import asyncio
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, Self, TypeVar
 
+import anyio
 from jsonschema import ValidationError as SchemaMismatch
 from pydantic_core import to_json
 from temporalio import workflow
@@ -189,13 +191,106 @@ def never() -> bool:
     return False
 
 
+class CallAtWork:
+    """The body of one tool call, which lasts until it has settled.
+
+    A framework that gives a call up, since another one of the same answer has failed or somebody has lost patience,
+    would have it cancelled: its effect may have happened, and what it returns would be lost. Only the run's
+    cancellation is the body's.
+    """
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self._watch: asyncio.Task[None] | None = None
+
+    def begun(self, handle: Any) -> Any:
+        """See `Body`."""
+        self.handle, cancel = handle, handle.cancel
+
+        def given_up(msg: Any = None) -> bool:
+            if not _outlasts_its_wait():
+                return bool(cancel(msg))
+            self._watch = self._watch or asyncio.ensure_future(_end_with_the_run(handle))
+            return False
+
+        handle.cancel = given_up
+        return handle
+
+    async def settled(self, make: Callable[[], Awaitable[T]]) -> T:
+        """What the call comes to. make: makes it; again it waits for the body that has begun."""
+        given_up = False
+        while True:
+            try:
+                with anyio.CancelScope(shield=given_up):
+                    return await make()
+            except asyncio.CancelledError:
+                if self.handle is None:
+                    raise
+                if not _outlasts_its_wait():
+                    await _cancelled(self.handle)
+                    raise
+                given_up = True
+                _go_on()
+
+
+async def settled(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What comes of something in the workflow that lasts until it has settled, as a call at work does."""
+    if not _outlasts_its_wait():
+        return await make()
+    task: asyncio.Future[T] = asyncio.ensure_future(make())
+    watch: asyncio.Task[None] | None = None
+    while True:
+        try:
+            with anyio.CancelScope(shield=True):
+                return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                return task.result()  # What it raised, with its message.
+            if not _outlasts_its_wait():
+                await _cancelled(task)
+                raise
+            watch = watch or asyncio.ensure_future(_end_with_the_run(task))
+            _go_on()
+
+
+async def _cancelled(work: "asyncio.Future[Any]") -> None:
+    """Cancel the work, and wait until it is over."""
+    if not work.done():
+        work.cancel()
+        with anyio.CancelScope(shield=True):
+            await workflow.wait([work])
+
+
+async def _end_with_the_run(work: "asyncio.Future[Any]") -> None:
+    # Those who gave it up wait for it where the run's cancellation does not reach them.
+    await workflow.wait_condition(lambda: work.done() or workflow.cancellation_reason() is not None)
+    work.cancel()
+
+
+def _go_on() -> None:
+    if task := asyncio.current_task():
+        task.uncancel()
+
+
+def _outlasts_its_wait() -> bool:
+    try:
+        return workflow.cancellation_reason() is None and workflow.patched(names.SETTLE_CALLS)
+    except BaseException:  # The SDK's word, of no public type, that the run leaves the worker's memory: all is to end.
+        return False
+
+
 @contextmanager
 def planned(
-    summary: str, ticket: Ticket | None = None, retries: RetryPolicy | None = None, call: str = "", key: str = ""
+    summary: str,
+    ticket: Ticket | None = None,
+    retries: RetryPolicy | None = None,
+    call: str = "",
+    key: str = "",
+    body: CallAtWork | None = None,
 ) -> Iterator[None]:
     """Give the activities started inside their summary, the ticket of an approved call, their retries, a digest of the
-    call, and its idempotency key."""
-    plan, held = activity_plan.set(ActivityPlan(summary, retries, call)), current_ticket.set(ticket)
+    call, its idempotency key, and its body."""
+    plan, held = activity_plan.set(ActivityPlan(summary, retries, call, body)), current_ticket.set(ticket)
     before = current_key.set(key)
     try:
         yield
@@ -228,10 +323,10 @@ async def shielded(handle: "asyncio.Future[T]") -> T:
         raise
 
 
-async def kept(scope: CallScope, label: str, error: Exception) -> None:
+async def kept(scope: CallScope, label: str, error: Exception, kind: str = "tool") -> None:
     """Keep a call that has failed for good until it is to run again. Raises its failure when nobody wants that."""
     scope.over.append(error)
-    await scope.recovery.wait(FailedStep("tool", scope.path, label, error))
+    await scope.recovery.wait(FailedStep(kind, scope.path, label, error))
 
 
 async def ask_about_outcome(scope: CallScope, call: GatedCall, ticket: Ticket, error: ActivityError) -> Ruling:
@@ -243,7 +338,7 @@ async def ask_about_outcome(scope: CallScope, call: GatedCall, ticket: Ticket, e
         f"Request {ticket.request_id} was approved and the call began, but {_end_of(error)}. "
         "Did it happen? Look where it would have had its effect."
     )
-    ruling = await scope.gate.ask(dataclasses.replace(call, question=question))
+    ruling = await settled(partial(scope.gate.ask, dataclasses.replace(call, question=question)))
     if ruling.outcome == "given_up":
         raise outcome_unknown(call.tool, ticket, error) from error
     return ruling
@@ -258,6 +353,21 @@ def may_have_happened(error: ActivityError, *, idempotent: bool) -> bool:
 def type_of(error: ActivityError) -> str | None:
     """The type of what a step failed with; None when that has none."""
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
+
+
+def timed_out(message: str) -> ActivityError:
+    """The failure of a call whose time was over, where the framework asks the model for another one instead."""
+    error = ActivityError(
+        "The call's time was over.",
+        scheduled_event_id=0,
+        started_event_id=0,
+        identity="",
+        activity_type="",
+        activity_id="",
+        retry_state=None,
+    )
+    error.__cause__ = ApplicationError(message, type=names.TIMED_OUT, non_retryable=True)
+    return error
 
 
 def is_silent(error: ActivityError) -> bool:

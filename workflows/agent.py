@@ -1,8 +1,10 @@
 """AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
 
 import asyncio
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -38,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
 
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 _CARRIED = 50
+_END_OF_AGENTS = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,19 @@ class AgentWorkflow:
         self._ended: RunStatusName | None = None
         carried = self._run.carried or Carried()
         self._sub_runs = {sub_run.workflow_id: sub_run for sub_run in carried.sub_runs}
+        self._untold: set[str] = set()
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
         self._gate = ApprovalGate(self.show, self.reuse, carried)
-        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of, self.reuse, carried.stuck)
+        self._stuck = StuckSteps(
+            self._run.options.stuck_seconds,
+            self.show,
+            self._agents_of,
+            self._end_agents,
+            self.reuse,
+            carried.stuck,
+        )
 
     @workflow.run
     async def run(self, run: RawValue = None) -> RunOutput:  # type: ignore[assignment]
@@ -84,6 +95,7 @@ class AgentWorkflow:
             if isinstance(output, Continuation):
                 await self._continue(output)
             output = _bounded(output)
+            await self._end_sub_runs(list(self._sub_runs.values()))
             self._ended = "completed"
             return output.model_copy(update={"usage": self._usage()})
         except asyncio.CancelledError:
@@ -94,7 +106,7 @@ class AgentWorkflow:
             raise
         finally:
             if self._ended in ("failed", "cancelled"):
-                await self._cancel_sub_runs()
+                await self._end_sub_runs(list(self._sub_runs.values()), always=True)
             if started:
                 await started
             if self._run.parent and self._ended:
@@ -168,10 +180,11 @@ class AgentWorkflow:
         if not sub_run.workflow_id.startswith(f"{workflow.info().workflow_id}/"):
             return  # A stranger's: this run's end must not reach it.
         known = self._sub_runs.get(sub_run.workflow_id)
-        if known is not None and known.usage is not None:
+        if known is not None and known.usage is not None and known.workflow_id not in self._untold:
             if sub_run.usage is not None:
                 return
             self._gate.spent_elsewhere += known.usage  # It is started over, under the same id.
+        self._untold.discard(sub_run.workflow_id)
         self._sub_runs[sub_run.workflow_id] = sub_run
         self.show()
 
@@ -291,18 +304,45 @@ class AgentWorkflow:
             workflow.upsert_search_attributes(updates)
 
     def _agents_of(self, key: str) -> tuple[int, int]:
-        place = names.sub_runs_place(key)
-        runs = [sub_run for sub_run in self._sub_runs.values() if place in sub_run.workflow_id.rpartition("/")[2]]
+        runs = self._runs_of(key)
         return len(runs), sum(sub_run.usage is not None for sub_run in runs)
 
-    async def _cancel_sub_runs(self) -> None:
-        """Ask the runs of this one's tools to end: nobody waits for them any more."""
-        for sub_run in self._sub_runs.values():
-            if sub_run.usage is None:
-                try:
-                    await workflow.get_external_workflow_handle(sub_run.workflow_id).cancel()
-                except FailureError:
-                    workflow.logger.info("sub_run.gone", extra={"workflow_id": sub_run.workflow_id})
+    async def _end_agents(self, key: str) -> None:
+        await self._end_sub_runs(self._runs_of(key))
+
+    def _runs_of(self, key: str) -> list[SubRun]:
+        place = names.sub_runs_place(key)
+        return [sub_run for sub_run in self._sub_runs.values() if place in sub_run.workflow_id.rpartition("/")[2]]
+
+    async def _end_sub_runs(self, sub_runs: list[SubRun], *, always: bool = False) -> None:
+        """Cancel those of the runs that are open, since nobody waits for them any more, and take what they have used.
+
+        always: the run itself has failed or is cancelled, where runs begun before the patch did it too.
+        """
+        left = [one for one in sub_runs if one.usage is None]
+        if not left or not (workflow.patched(names.END_AGENTS) or always):
+            return
+        for one in left:
+            try:
+                await workflow.get_external_workflow_handle(one.workflow_id).cancel()
+            except FailureError:
+                workflow.logger.info("sub_run.gone", extra={"workflow_id": one.workflow_id})
+                self._take_for_ended(one)
+        if workflow.patched(names.END_AGENTS):
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: all(self._sub_runs[one.workflow_id].usage is not None for one in left),
+                    timeout=_END_OF_AGENTS,
+                    timeout_summary="the end of agents that nobody waits for",
+                )
+            for one in left:
+                self._take_for_ended(one)
+
+    def _take_for_ended(self, sub_run: SubRun) -> None:
+        if self._sub_runs[sub_run.workflow_id].usage is None:
+            self._untold.add(sub_run.workflow_id)
+            self._sub_runs[sub_run.workflow_id] = sub_run.model_copy(update={"usage": Usage()})
+            self.show()
 
     async def _report(self, usage: Usage | None) -> None:
         parent = self._run.parent

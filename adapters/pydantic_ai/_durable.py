@@ -9,23 +9,34 @@ from pydantic_ai import RunContext
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelAPIError,
+    ModelRetry,
+    RetryModelRequest,
+    SkipToolExecution,
+    UserError,
+)
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tool_manager import _ValidationDeferral
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from interlock.adapters._calls import HistoryIsLongError, current_ticket, planned
+from interlock._failures import failure_of
+from interlock.adapters._calls import HistoryIsLongError, current_ticket, kept, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
 from interlock.adapters.pydantic_ai._scope import InterlockRunContext, at_call, current_scope, entered
 from interlock.contracts import names
+from interlock.contracts.ports import place
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 """After how long without a sign of life a worker's activity is taken for lost."""
@@ -126,6 +137,14 @@ class Durable(TemporalDurability[Any]):
             return skip.result  # As a returned value a rejected call is not counted as one that ran.
         return _gated.told_of_edit(call, result)
 
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """See `AbstractCapability`. Nothing is left to handle but what a hook around this one has asked for."""
+        if not workflow.in_workflow() or not workflow.patched(names.ASK_FOR_HOOKS):
+            return None
+        return await _gated.asked_around(ctx, requests)
+
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
     ) -> ModelResponse:
@@ -136,6 +155,18 @@ class Durable(TemporalDurability[Any]):
             _gated.add_message(scope, request_context)
         with self._planned_request(ctx, request_context):
             return await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
+
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """See `AbstractCapability`."""
+        scope = current_scope.get()
+        # An agent in a tool's code: left alone, the tool would start it from nothing, and its completed calls with it.
+        if scope is None or not place.get() or not _helped_by_asking_again(error):
+            return await super().on_model_request_error(ctx, request_context=request_context, error=error)
+        failure = error if isinstance(error, ActivityError) else failure_of(error)
+        await kept(scope, f"model of {self.name}, request {ctx.usage.requests + 1}", failure, "model")
+        raise RetryModelRequest
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -187,6 +218,11 @@ class Durable(TemporalDurability[Any]):
         of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
         of_toolset = self._toolset_activity_config.get(toolset_id, {})
         return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset
+
+
+def _helped_by_asking_again(error: Exception) -> bool:
+    gone = isinstance(error, ModelAPIError | ActivityError) and not is_cancelled_exception(error)
+    return gone and workflow.patched(names.KEEP_INNER_MODELS)
 
 
 def _end_with_stop_async_iteration(node: Any) -> None:

@@ -27,6 +27,15 @@ from interlock.retries import Retries
 
 _LARGEST_INPUT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB, and this is not all of the input.
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
+_LEAST: dict[str, Callable[[RunUsage], int]] = {
+    "request_limit": lambda used: used.requests + 1,
+    "tool_calls_limit": lambda used: used.tool_calls,
+    "input_tokens_limit": lambda used: used.input_tokens + 1,
+    "output_tokens_limit": lambda used: used.output_tokens + 1,
+    "total_tokens_limit": lambda used: used.total_tokens + 1,
+    "per_request_input_tokens_limit": lambda used: 1,
+}
+"""From which limit on the model can be asked once more."""
 
 
 class Runner:
@@ -96,7 +105,9 @@ class Runner:
                     failure = error if isinstance(error, ActivityError) else failure_of(error)
             if failure is not None:
                 label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
-                step = FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
+                step = FailedStep(
+                    "model", scope.path, label, failure, partial(_check_limits, limits, arguments["usage"])
+                )
                 retry = await scope.recovery.wait(step)
                 limits = {**limits, **(retry.usage_limits or {})}
                 arguments["usage_limits"] = _limits(limits)
@@ -175,14 +186,20 @@ def _helped_by_asking_again(error: AgentRunError | ActivityError, scope: Scope) 
     return not any(error is one for one in scope.over)
 
 
-def _check_limits(limits: dict[str, Json], new: dict[str, Json]) -> None:
-    """Raise ValueError for new limits that the framework does not take."""
+def _check_limits(limits: dict[str, Json], used: RunUsage, new: dict[str, Json], strict: bool) -> None:
+    """Raise ValueError for new limits that the framework does not take; strict: or that would end the run at once."""
     try:
         _limits({**limits, **new})
     except ValidationError as error:
         raise ValueError(problems(error)) from error
     except ApplicationError as error:
         raise ValueError(error.message) from error
+    for name, limit in {**limits, **new}.items() if strict else ():
+        if limit is None or name not in _LEAST:
+            continue
+        least = _LEAST[name](used)
+        if isinstance(limit, bool) or not isinstance(limit, int | float | str) or float(limit) < least:
+            raise ValueError(f"{name} is {to_json(limit).decode()}; it has to be a number of at least {least:,}")
 
 
 def _limits(given: dict[str, Json] | None) -> UsageLimits | None:

@@ -1,6 +1,5 @@
 """A run whose history has become long goes on in another execution: nothing is lost, nothing is done twice."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -266,36 +265,6 @@ async def test_a_fork_does_not_go_on_elsewhere_before_all_is_taken_over(
         assert plan.of_this_execution == 0
 
 
-async def test_a_fork_runs_nothing_again_of_a_run_that_could_not_go_on_elsewhere(run_app: Running) -> None:
-    """An agent of the run was at work all the time. The fork has none, so nothing but its own past holds it."""
-    left: list[asyncio.Task[Any]] = []
-    inner_script = Script([call("pay", "p")], "paid")
-    inner = agent(inner_script, name="inner", tools=[Tool(lambda: "paid", name="pay", requires_approval=True)])
-
-    async def is_asked() -> bool:
-        return bool(inner_script.calls)
-
-    async def begin() -> str:
-        left.append(asyncio.create_task(inner.run("go")))
-        left[-1].add_done_callback(lambda done: done.cancelled() or done.exception())
-        await eventually(is_asked)
-        return "begun"
-
-    counter = Counter()
-    turns = [[call("note", f"n{number}", number=number)] for number in range(10)]
-    script = Script([call("begin", "b")], *turns, "done")
-    async with run_app(Interlock([agent(script, tools=[counter.note, begin]), inner])) as app:
-        run = await app.client.start("support", "go")
-        await run.result()
-        assert len(await executions(app, run)) == 1
-        fork = await app.client.fork(await app.client.plan_fork(run.id, at=len((await run.journal()).steps) + 1))
-        await fork.result()
-
-        assert counter.noted == list(range(10))
-        assert (len(left), script.calls) == (1, 12)
-        left[0].cancel()
-
-
 async def test_what_was_planned_for_a_fork_is_not_lost_when_its_history_is_long_before(run_app: Running) -> None:
     counter, script = Counter(), many(12, 1)
     async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
@@ -337,3 +306,31 @@ async def test_a_stuck_step_of_a_later_execution_has_a_number_of_its_own(run_app
 
         assert (await run.result()).output == "done"
         assert tried == [1, 1, 2, 2]
+
+
+async def test_an_agent_of_a_tool_that_was_terminated_does_not_keep_the_run_where_it_is(
+    short_histories: EmbeddedServer,
+) -> None:
+    counter = Counter()
+    inner = agent(
+        Script([call("pay", "p")], "inner done"),
+        name="inner",
+        tools=[Tool(lambda: "paid", name="pay", requires_approval=True)],
+    )
+
+    async def delegate() -> str:
+        try:
+            return str((await inner.run("go")).output)
+        except Exception:
+            return "failed"
+
+    script = Script([call("delegate", "d")], *([call("note", f"n{at}", number=at)] for at in range(10)), "done")
+    async with running(Interlock([agent(script, tools=[counter.note, delegate]), inner]), short_histories) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        await app.requests(app.client.attach(sub_run.workflow_id), 1)
+        await app.client.temporal.get_workflow_handle(sub_run.workflow_id).terminate()
+        await run.result()
+
+        assert counter.noted == list(range(10))
+        assert len(await executions(app, run)) > 1

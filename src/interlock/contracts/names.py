@@ -40,6 +40,9 @@ RECORD_VERDICT: Final = "record_verdict"
 RECALL_STEP: Final = "recall_step"
 JUDGE_SUFFIX: Final = "__judge_call"
 
+# How the integration's names of what runs the body of a tool end: an activity, or a workflow.
+CALL_TOOL_SUFFIXES: Final = ("__call_tool", "__call_tool__child_workflow")
+
 # Headers of activities: which step of the run each is, and a digest of the call that a tool's activity makes.
 HEADER_STEP: Final = "interlock-step"
 HEADER_CALL: Final = "interlock-call"
@@ -62,12 +65,6 @@ INVALID_INPUT: Final = "InvalidInputError"
 AGENT_RUN_FAILED: Final = "AgentRunFailedError"
 OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
 TOOL_CHANGED: Final = "ToolChangedError"
-# Types of failures that others give.
-NOT_SERIALIZABLE: Final = "PydanticSerializationError"
-WORKER_SHUTDOWN: Final = "WorkerShutdown"
-
-NOT_REGISTERED: Final = "NotFoundError"
-
 INPUT_TOO_LARGE: Final = "StepInputTooLargeError"
 UNREADABLE_INPUT: Final = "UnreadableInputError"
 UNREADABLE_RESULT: Final = "UnreadableResultError"
@@ -76,12 +73,24 @@ RUN_STALLED: Final = "StalledRunError"
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 
+# Types of failures of single steps.
+NOT_SERIALIZABLE: Final = "PydanticSerializationError"
+WORKER_SHUTDOWN: Final = "WorkerShutdown"
+NOT_REGISTERED: Final = "NotFoundError"
+TIMED_OUT: Final = "ToolTimeoutError"
+
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
 ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 CHECK_BEFORE_ASKING: Final = "2026-11-check-before-asking"
 DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
 VALIDATE_EDITS: Final = "2026-11-validate-edits"
+SETTLE_CALLS: Final = "2026-11-settle-calls"
+END_AGENTS: Final = "2026-11-end-agents"
+KEEP_INNER_MODELS: Final = "2026-11-keep-inner-models"
+ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
+STRICT_LIMITS: Final = "2026-11-strict-limits"
+REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
 
 
 def judge_activity(agent: str) -> str:

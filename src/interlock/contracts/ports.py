@@ -85,14 +85,15 @@ class FailedStep:
     """A step that has failed for good.
 
     kind, agent_path, label: as in `StuckStep`. error: what ends the run when nobody has the step run again.
-    check_limits: raises ValueError, saying why, for usage limits the agent cannot take; None where limits are no help.
+    check_limits: raises ValueError, saying why, for usage limits the agent cannot take, and with True also for those
+    that leave it no request; None where limits are no help.
     """
 
     kind: str
     agent_path: tuple[str, ...]
     label: str
     error: Exception
-    check_limits: Callable[[dict[str, Json]], object] | None = None
+    check_limits: Callable[[dict[str, Json], bool], object] | None = None
 
 
 class Recovery(Protocol):
@@ -104,6 +105,11 @@ class Recovery(Protocol):
 
     def agents_of(self, key: str) -> tuple[int, int]:
         """How many runs of agents the tool call with this key has started, and how many of them have ended."""
+        ...
+
+    async def end_agents(self, key: str) -> None:
+        """End the runs of agents that the tool call with this key has started and left open: it has settled, so nobody
+        waits for them."""
         ...
 
 
@@ -178,17 +184,29 @@ class Histories(Protocol):
 Runners = Mapping[str, AgentRunner]
 
 
+class Body(Protocol):
+    """What runs the body of one tool call: an activity or a workflow, once it has begun."""
+
+    handle: Any
+
+    def begun(self, handle: Any) -> Any:
+        """Take the handle, and hand it on."""
+        ...
+
+
 @dataclass(frozen=True)
 class ActivityPlan:
     """How the activities that are started in this context are shown and retried.
 
     summary: one line, no secrets. retries: a Temporal `RetryPolicy` in place of the one they are started with, whose
-    never-retried error types stay; None leaves it. call: a digest of the tool call that is made.
+    never-retried error types stay; None leaves it. call: a digest of the tool call that is made. body: of that call;
+    one that has begun is not begun again.
     """
 
     summary: str
     retries: Any = None
     call: str = ""
+    body: Body | None = None
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
