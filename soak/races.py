@@ -216,7 +216,7 @@ class TimedOut(Kind):
     async def begun(self, lane: Lane) -> tuple[Run, float | None] | None:
         """See `Kind`."""
         client = lane.app.client
-        options = RunOptions(search_attributes=tuple(names.SEARCH_ATTRIBUTES))
+        options = RunOptions(search_attributes=tuple(names.SEARCH_ATTRIBUTES), places_by_answer=True)
         handle = await client.temporal.start_workflow(
             names.AGENT_WORKFLOW,
             RunInput(agent="racer", prompt="pay", options=options),

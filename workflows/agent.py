@@ -1,8 +1,10 @@
 """AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
 
 import asyncio
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -45,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
 _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 _CARRIED = 50
 _STREAMED_EVENTS = 20_000
+_END_OF_AGENTS = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,20 @@ class AgentWorkflow:
         self._ended: RunStatusName | None = None
         carried = self._run.carried or Carried()
         self._sub_runs = {sub_run.workflow_id: sub_run for sub_run in carried.sub_runs}
+        self._untold: set[str] = set()
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
         self._ledger = Ledger(self._run, self.show, lambda call: self._gate.ask(call))
         self._gate = ApprovalGate(self.show, self.reuse, carried, self._ledger)
-        self._stuck = StuckSteps(self._run.options.stuck_seconds, self.show, self._agents_of)
+        self._stuck = StuckSteps(
+            self._run.options.stuck_seconds,
+            self.show,
+            self._agents_of,
+            self._end_agents,
+            self.reuse,
+            carried.stuck,
+        )
         self._turn = SessionTurn(self._run, self.show)
 
     @workflow.run
@@ -95,9 +106,10 @@ class AgentWorkflow:
             if isinstance(output, Continuation):
                 await self._continue(output)
             bounded = _bounded(output)
+            await self._end_sub_runs(list(self._sub_runs.values()))
             turn = await self._turn.end(output)
             self._ended = "completed"
-            return bounded.model_copy(update={"usage": self._ledger.total, "turn": turn})
+            return bounded.model_copy(update={"usage": self._usage(), "turn": turn})
         except asyncio.CancelledError:
             self._ended = "cancelled"
             raise
@@ -106,13 +118,13 @@ class AgentWorkflow:
             raise
         finally:
             if self._ended in ("failed", "cancelled"):
-                await self._cancel_sub_runs()
+                await self._end_sub_runs(list(self._sub_runs.values()), always=True)
                 await self._turn.release()
             if started:
                 await started
             await self._ledger.close()
             if self._run.parent and self._ended:
-                await self._report(self._ledger.total)
+                await self._report(self._usage())
             self.show()
             await workflow.wait_condition(workflow.all_handlers_finished)
 
@@ -194,9 +206,11 @@ class AgentWorkflow:
         if not sub_run.workflow_id.startswith(f"{workflow.info().workflow_id}/"):
             return  # A stranger's: this run's end must not reach it.
         known = self._sub_runs.get(sub_run.workflow_id)
-        if known is not None and known.usage is not None and sub_run.usage is not None:
+        told = known is not None and known.usage is not None and known.workflow_id not in self._untold
+        if told and sub_run.usage is not None:
             return
         # One that is started over, under the same id, tells of its beginning again, and at its end of what it used.
+        self._untold.discard(sub_run.workflow_id)
         self._sub_runs[sub_run.workflow_id] = sub_run
         if sub_run.usage is not None:
             self._ledger.reported(sub_run.usage)
@@ -263,7 +277,7 @@ class AgentWorkflow:
     def _is_long(self) -> bool:
         """Whether the execution is to end here and another one to go on: nothing is under way, and its history has
         become so long that the server suggests it."""
-        if not workflow.info().is_continue_as_new_suggested():
+        if not workflow.info().is_continue_as_new_suggested() or not self.reuse.is_used_up:
             return False
         open_runs = any(sub_run.usage is None for sub_run in self._sub_runs.values())
         if self._gate.requests or self._stuck.steps or self._now or open_runs or self._ledger.is_busy:
@@ -284,7 +298,7 @@ class AgentWorkflow:
                 "fork": None,
                 "budget": self._ledger.budget,
                 "carried": Carried(
-                    **self._ledger.carried(sum((one.usage or Usage() for one in latest), Usage())),
+                    **self._ledger.carried(sum((one.usage or Usage() for one in latest), Usage()), self.reuse.spent),
                     calls=continuation.calls,
                     asked=self._gate.asked,
                     key_root=(before and before.key_root) or (self._run.fork and self._run.fork.key_root) or "",
@@ -293,6 +307,8 @@ class AgentWorkflow:
                     agent=continuation.agent,
                     previous_response_id=continuation.previous_response_id,
                     new_from=continuation.new_from,
+                    stuck=self._stuck.number,
+                    made=dict(continuation.made),
                 ),
             }
         )
@@ -309,6 +325,9 @@ class AgentWorkflow:
         if not kinds:
             return "running"
         return "awaiting_tool_result" if kinds == {"tool_result"} else "awaiting_approval"
+
+    def _usage(self) -> Usage:
+        return self._ledger.total + self.reuse.spent
 
     def _write_attributes(self) -> None:
         values: dict[str, Any] = {
@@ -328,18 +347,45 @@ class AgentWorkflow:
             workflow.upsert_search_attributes(updates)
 
     def _agents_of(self, key: str) -> tuple[int, int]:
-        place = names.sub_runs_place(key)
-        runs = [sub_run for sub_run in self._sub_runs.values() if place in sub_run.workflow_id.rpartition("/")[2]]
+        runs = self._runs_of(key)
         return len(runs), sum(sub_run.usage is not None for sub_run in runs)
 
-    async def _cancel_sub_runs(self) -> None:
-        """Ask the runs of this one's tools to end: nobody waits for them any more."""
-        for sub_run in self._sub_runs.values():
-            if sub_run.usage is None:
-                try:
-                    await workflow.get_external_workflow_handle(sub_run.workflow_id).cancel()
-                except FailureError:
-                    workflow.logger.info("sub_run.gone", extra={"workflow_id": sub_run.workflow_id})
+    async def _end_agents(self, key: str) -> None:
+        await self._end_sub_runs(self._runs_of(key))
+
+    def _runs_of(self, key: str) -> list[SubRun]:
+        place = names.sub_runs_place(key)
+        return [sub_run for sub_run in self._sub_runs.values() if place in sub_run.workflow_id.rpartition("/")[2]]
+
+    async def _end_sub_runs(self, sub_runs: list[SubRun], *, always: bool = False) -> None:
+        """Cancel those of the runs that are open, since nobody waits for them any more, and take what they have used.
+
+        always: the run itself has failed or is cancelled, where runs begun before the patch did it too.
+        """
+        left = [one for one in sub_runs if one.usage is None]
+        if not left or not (workflow.patched(names.END_AGENTS) or always):
+            return
+        for one in left:
+            try:
+                await workflow.get_external_workflow_handle(one.workflow_id).cancel()
+            except FailureError:
+                workflow.logger.info("sub_run.gone", extra={"workflow_id": one.workflow_id})
+                self._take_for_ended(one)
+        if workflow.patched(names.END_AGENTS):
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: all(self._sub_runs[one.workflow_id].usage is not None for one in left),
+                    timeout=_END_OF_AGENTS,
+                    timeout_summary="the end of agents that nobody waits for",
+                )
+            for one in left:
+                self._take_for_ended(one)
+
+    def _take_for_ended(self, sub_run: SubRun) -> None:
+        if self._sub_runs[sub_run.workflow_id].usage is None:
+            self._untold.add(sub_run.workflow_id)
+            self._sub_runs[sub_run.workflow_id] = sub_run.model_copy(update={"usage": Usage()})
+            self.show()
 
     async def _report(self, usage: Usage | None) -> None:
         parent = self._run.parent

@@ -102,9 +102,10 @@ class ApprovalGate:
         self.asked += 1
         request_id = str(self.asked)
         fingerprint = await _fingerprint(call, request_id)
-        if call.judge is not None:
+        judge = None if self._reuse.is_decided(call.arguments) else call.judge
+        if judge is not None:
             async with self._ledger.model_call(call.agent_path):
-                verdict = await call.judge()
+                verdict = await judge()
                 self._ledger.judged(verdict.usage)
             if ruling := self._judged(call, fingerprint, request_id, verdict):
                 return ruling

@@ -13,6 +13,7 @@ from temporalio.worker import (
     HandleUpdateInput,
     Interceptor,
     StartActivityInput,
+    StartChildWorkflowInput,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
     WorkflowOutboundInterceptor,
@@ -22,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.payloads import Message, Payload
-    from interlock.contracts.ports import Unreadable, activity_plan
+    from interlock.contracts.ports import Body, Unreadable, activity_plan
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.guard import is_cancelling
 
@@ -33,6 +34,22 @@ _SILENT = (names.DESCRIBE_TOOL, names.RECORD_VERDICT)
 
 class _Outbound(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[object]:
+        if (body := _body(input.activity)) is None:
+            return self._start_activity(input)
+        handle: workflow.ActivityHandle[object] = body.handle or body.begun(self._start_activity(input))
+        return handle
+
+    async def start_child_workflow(
+        self, input: StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[object, object]:
+        if (body := _body(input.workflow)) is None:
+            return await super().start_child_workflow(input)
+        handle: workflow.ChildWorkflowHandle[object, object] = body.handle or body.begun(
+            await super().start_child_workflow(input)
+        )
+        return handle
+
+    def _start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[object]:
         plan = activity_plan.get()
         if plan is not None and input.activity != names.DESCRIBE_TOOL:
             input.summary = plan.summary
@@ -73,6 +90,12 @@ class _Inbound(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> object:
         worker_agents.set(self.agents)
         return await super().execute_workflow(input)
+
+
+def _body(name: str) -> Body | None:
+    """What is begun under this name when it is the body of the tool call that is made in this context."""
+    plan = activity_plan.get()
+    return plan.body if plan is not None and name.endswith(names.CALL_TOOL_SUFFIXES) else None
 
 
 def _finished(run: AgentWorkflow, label: str, done: "asyncio.Future[object]") -> None:

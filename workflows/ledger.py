@@ -105,12 +105,13 @@ class Ledger:
         """Whether calls are under way or wait."""
         return bool(self._calls)
 
-    def carried(self, latest: Usage) -> dict[str, Any]:
+    def carried(self, latest: Usage, taken_over: Usage) -> dict[str, Any]:
         """What another execution of the run goes on with, as fields of `Carried`. latest: the part of what the runs
-        below have used that is carried with them."""
+        below have used that is carried with them. taken_over: what runs below of another run, whose results this one
+        has taken over, had used."""
         return {
             "usage": self.own,
-            "spent_elsewhere": beyond(self._elsewhere + self._books.below, latest),
+            "spent_elsewhere": beyond(self._elsewhere + self._books.below, latest) + taken_over,
             "claims": self._claimed,
         }
 

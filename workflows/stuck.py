@@ -1,18 +1,20 @@
 """Where a step that has failed for good keeps its run, until somebody has the step run again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
+    from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.masking import masked_text
     from interlock.contracts.payloads import Retry, RetryReceipt, StuckStep
     from interlock.contracts.ports import FailedStep
+    from interlock.workflows.reuse import Reuse
 
 _LONGEST_MESSAGE = 1_000
 
@@ -28,17 +30,27 @@ class StuckSteps:
     """Holds the stuck steps of one run. Each runs again once it is asked for; until then the run stands, for a while.
 
     seconds: for how long; 0 ends the run at once. changed: called after every change of what is stuck.
-    agents_of: see `Recovery`.
+    agents_of, end_agents: see `Recovery`. reuse: what a forked run takes over. before: how many steps were stuck in
+    earlier executions.
     """
 
     def __init__(
-        self, seconds: float, changed: Callable[[], None], agents_of: Callable[[str], tuple[int, int]]
+        self,
+        seconds: float,
+        changed: Callable[[], None],
+        agents_of: Callable[[str], tuple[int, int]],
+        end_agents: Callable[[str], Coroutine[Any, Any, None]],
+        reuse: Reuse,
+        before: int,
     ) -> None:
         self._seconds = seconds
         self._changed = changed
         self.agents_of = agents_of
+        self.end_agents = end_agents
         self._stuck: dict[str, _Stuck] = {}
-        self._numbers = count(1)
+        self._reuse = reuse
+        self.number = before
+        """How many steps have been stuck so far."""
 
     @property
     def steps(self) -> list[StuckStep]:
@@ -47,6 +59,8 @@ class StuckSteps:
 
     async def wait(self, step: FailedStep) -> Retry:
         """See `Recovery`."""
+        if step.kind == "model" and self._reuse.was_retried():
+            return Retry(requested_at=workflow.now())
         if not self._seconds:
             raise step.error
         stuck = self._keep(step)
@@ -67,6 +81,9 @@ class StuckSteps:
 
     def check(self, retry: Retry) -> None:
         """Raise RefusedError, saying why, when nothing would run again."""
+        self._check(retry, strict=True)
+
+    def _check(self, retry: Retry, *, strict: bool) -> None:
         chosen = self._chosen(retry)
         if retry.usage_limits is None:
             return
@@ -77,13 +94,14 @@ class StuckSteps:
             )
         for check in checks:
             try:
-                check(retry.usage_limits)
+                check(retry.usage_limits, strict)
             except ValueError as error:
                 raise RefusedError(f"The new limits do not fit: {error}") from None
 
     def retry(self, retry: Retry) -> RetryReceipt:
         """Have stuck steps run again. Raises RefusedError when none would."""
-        self.check(retry)
+        # A validator may not say which code it ran with, so what it has let through is looked at again here.
+        self._check(retry, strict=retry.usage_limits is not None and workflow.patched(names.STRICT_LIMITS))
         chosen = self._chosen(retry)
         for stuck in chosen:
             stuck.retry = retry
@@ -96,8 +114,9 @@ class StuckSteps:
     def _keep(self, step: FailedStep) -> _Stuck:
         kind, message = _told(step.error)
         now = workflow.now()
+        self.number += 1
         shown = StuckStep(
-            step_id=str(next(self._numbers)),
+            step_id=str(self.number),
             kind=step.kind,
             agent_path=step.agent_path,
             label=step.label,

@@ -27,7 +27,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType
 
-from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, called, kept, planned, shielded
+from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, kept, placed, planned, shielded
 from interlock.adapters.openai_agents._scope import current_scope
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
@@ -219,8 +219,7 @@ def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
 async def _call(agent: str, callback: Callback, label: str) -> Any:
     scope = current_scope.get()
     assert scope, "A recorded callback is only used inside a run."
-    at = scope.places.get(callback.tool_call_id)
-    with called(*at) if at else nullcontext():
+    with placed(scope.place_of(callback.tool_call_id)) if callback.tool_call_id else nullcontext():
         while True:
             context = scope.context.dump()
             with planned(f"{callback.kind} {label}", call=digest([callback.slot, callback.given])):

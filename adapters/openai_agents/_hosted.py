@@ -7,7 +7,6 @@ from typing import Any
 
 from agents import Agent, HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
 
-from interlock.adapters._calls import called
 from interlock.adapters.openai_agents._callbacks import as_json, recorded_approval
 from interlock.adapters.openai_agents._scope import current_scope
 from interlock.contracts.payloads import Json
@@ -58,7 +57,7 @@ async def _ask(agent: Agent[Any], request: MCPToolApprovalRequest) -> MCPToolApp
             raise ValueError("its provider runs this call, with the arguments it asked about; approve or reject it")
         return dict(edited)
 
-    with called(*scope.place_of(data.id)):
+    with scope.calling(data.id):
         ruling = await scope.gate.ask(
             GatedCall(
                 kind="approval",

@@ -102,7 +102,7 @@ class RecordedModel(_TemporalModelStub):
         scope.turns += 1
         told = scope.told(scope.path_to(self._agent_name))
         response = await self._ask(scope, {**request, "serialized_run_context": told})
-        return scope.placed(response, input)
+        return scope.numbered(response, input)
 
     async def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The whole answer as one event: what is streamed is what is recorded."""

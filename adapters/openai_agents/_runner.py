@@ -1,6 +1,7 @@
 """`Runner.run` inside a run: the agent that is run there belongs to it."""
 
 import dataclasses
+from contextlib import nullcontext
 from typing import Any
 
 from agents import Agent, AgentsException, RunConfig, UserError
@@ -8,6 +9,7 @@ from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
+from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._scope import Scope, current_scope, entered, inner
 from interlock.adapters.openai_agents._traces import traced
@@ -32,7 +34,7 @@ class InterlockRunner(AgentRunner):
             return await self._before.run(starting_agent, input, **options)
         _check_session(starting_agent, options)
         here = inner(scope, starting_agent.name)
-        with entered(here):
+        with entered(here), placed(here.at) if here.by_answer else nullcontext():
             try:
                 return await in_loop(here, starting_agent, input, **options)
             except ApplicationError as error:
@@ -53,7 +55,10 @@ class InterlockRunner(AgentRunner):
             return self._before.run_streamed(starting_agent, input, **options)
         _check_session(starting_agent, options)
         here = inner(scope, starting_agent.name)
-        with entered(here):  # The loop's task takes the context along.
+        with (
+            entered(here),
+            placed(here.at) if here.by_answer else nullcontext(),
+        ):  # The loop's task takes the context along.
             agent = durable(here, starting_agent)
             return _LOOP.run_streamed(agent, input, **_quiet(options))
 

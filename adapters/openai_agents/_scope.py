@@ -13,7 +13,7 @@ from openai.types.responses.response_output_item import McpApprovalRequest
 from openai.types.responses.response_usage import InputTokensDetails
 from temporalio.exceptions import ApplicationError
 
-from interlock.adapters._calls import CallScope, current_key, current_ticket, never
+from interlock.adapters._calls import CallScope, current_key, current_ticket
 from interlock.adapters.openai_agents._context import Context
 from interlock.contracts.payloads import Json
 from interlock.contracts.payloads import Usage as Used
@@ -37,7 +37,6 @@ class Scope(CallScope):
 
     context: of the whole run. agents: of the graph, by name. durable: the copies of them that run here.
     model: the run's own model, in place of the agents'.
-    places: of the tool calls that the model has made, by call id, with their idempotency keys.
     asked: see `Asked`. turns: requests to the models of this run so far.
     made: the calls that returned, of the whole workflow. fatal: what ends the run, whatever a tool's error function
     makes of it.
@@ -47,7 +46,6 @@ class Scope(CallScope):
     agents: Mapping[str, Agent[Any]]
     durable: dict[str, Agent[Any]] = field(default_factory=dict)
     model: str | None = None
-    places: dict[str, tuple[str, str]] = field(default_factory=dict)
     asked: Asked | None = None
     turns: int = 0
     made: list[str] = field(default_factory=list)
@@ -57,7 +55,7 @@ class Scope(CallScope):
         """The agents from the root of the workflow to one of this run's."""
         return self.path if self.path[-1] == agent else (*self.path, agent)
 
-    def placed(self, response: ModelResponse, before: str | list[TResponseInputItem]) -> ModelResponse:
+    def numbered(self, response: ModelResponse, before: str | list[TResponseInputItem]) -> ModelResponse:
         """The answer with a call id of its own for every call, so that no two can trade results or rulings.
 
         Each call gets its place among the run's calls here, in the model's order: whatever guardrails and hooks do
@@ -65,9 +63,10 @@ class Scope(CallScope):
         """
         seen = {item.get("call_id") for item in before} if isinstance(before, list) else set()
         output: list[Any] = []
+        asked: list[str] = []
         for number, item in enumerate(response.output, start=1):
             if isinstance(item, McpApprovalRequest):
-                self.places[item.id] = self.next_call()
+                asked.append(item.id)
             if isinstance(item, ResponseFunctionToolCall):
                 base = call_id = item.call_id or f"call-{number}"
                 copies = 1
@@ -75,16 +74,11 @@ class Scope(CallScope):
                     copies += 1
                     call_id = f"{base}-{copies}"
                 seen.add(call_id)
-                self.places[call_id] = self.next_call()
+                asked.append(call_id)
                 item = item.model_copy(update={"call_id": call_id})
             output.append(item)
+        self.number(asked)
         return dataclasses.replace(response, output=output)
-
-    def place_of(self, call_id: str) -> tuple[str, str]:
-        """The place and the idempotency key of a call."""
-        if call_id not in self.places:
-            self.places[call_id] = self.next_call()
-        return self.places[call_id]
 
     def told(self, path: Sequence[str], call_id: str = "") -> dict[str, Json]:
         """What an activity is told of the run it belongs to; the journal reads it too."""
@@ -113,9 +107,7 @@ def entered(scope: Scope) -> Iterator[None]:
 
 def inner(scope: Scope, agent: str) -> Scope:
     """The scope of an agent that is a tool of this one's."""
-    return dataclasses.replace(
-        scope, path=(*scope.path, agent), durable={}, places={}, asked=None, turns=0, is_long=never, model=None
-    )
+    return scope.inner(agent, durable={}, asked=None, turns=0, model=None)
 
 
 def usage_of(usage: Usage, tool_calls: int) -> Used:

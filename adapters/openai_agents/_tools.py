@@ -21,7 +21,6 @@ from interlock.adapters._calls import (
     HEARTBEAT_TIMEOUT,
     OPEN_END,
     ask_about_outcome,
-    called,
     edit_note,
     has_infinite,
     is_silent,
@@ -69,23 +68,25 @@ def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
 async def _invoke(agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
     scope = current_scope.get()
     assert scope, "A durable tool is only used inside a run."
-    at, key = scope.place_of(ctx.tool_call_id)
-    if scope.fork and at in scope.fork.results:
-        return scope.fork.results[at]
-    call = _Call(scope, agent, tool, ctx)
-    with called(at, key):
+    with scope.calling(ctx.tool_call_id) as at:
+        if scope.fork and at in scope.fork.results:
+            given = scope.fork.given.get(at)
+            note = edit_note(given.executed) if given and given.executed is not None else ""
+            return _noted(scope.fork.results[at], note)
+        call = _Call(scope, at, agent, tool, ctx)
         try:
-            given = call.read(arguments)
+            given_arguments = call.read(arguments)
         except ModelBehaviorError as error:
             return await call.told(error)
-        return await call.run(given)
+        return await call.run(given_arguments)
 
 
 class _Call:
     """One call of a tool, from the model's arguments to what the model is told."""
 
-    def __init__(self, scope: Scope, agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any]) -> None:
+    def __init__(self, scope: Scope, at: str, agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any]) -> None:
         self._scope = scope
+        self._at = at
         self._agent = agent
         self._tool = tool
         self._ctx = ctx
@@ -164,8 +165,8 @@ class _Call:
             self._scope.made.append(self._tool.name)
             return output
         context = self._scope.context.dump()
-        label = call_label(self._tool.name, arguments)
-        with planned(label, ticket, call=digest([self._tool.qualified_name, arguments])):
+        label, call = call_label(self._tool.name, arguments), digest([self._tool.qualified_name, arguments])
+        with planned(label, ticket, call=call, key=self._scope.key_of(self._at, call)):
             handle = workflow.start_activity(
                 names.tool_activity(self._agent.name),
                 CallInput(

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
-from itertools import count
+from functools import partial
 from typing import Any
 
 from agents import (
@@ -28,7 +28,7 @@ from pydantic_core import from_json, to_json
 from temporalio.exceptions import ApplicationError
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
+from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
@@ -79,16 +79,14 @@ class Runner:
         self, run: RunInput, gate: Gate, recovery: Recovery, is_long: Callable[[], bool]
     ) -> RunOutput | Continuation:
         """See `AgentRunner`."""
-        carried = run.carried or Carried()
         scope = Scope(
             gate=gate,
             recovery=recovery,
             retries=self._retries,
             path=(*(run.parent.agent_path if run.parent else ()), run.agent),
             fork=run.fork,
-            key_root=carried.key_root or (run.fork.key_root if run.fork else ""),
             is_long=is_long,
-            calls=count(carried.calls + 1),
+            **keys_of(run),
             context=Context(self._context, run.deps),
             agents=self._agents,
             model=run.model or _named(self._running.config.model),
@@ -131,7 +129,7 @@ class Runner:
             except _HELPED_BY_ASKING_AGAIN as error:
                 asked = scope.asked.agent if scope.asked else agent.name
                 label = f"model of {asked}, request {scope.turns}"
-                step = FailedStep("model", scope.path, label, failure_of(error), lambda new: _turns(new))
+                step = FailedStep("model", scope.path, label, failure_of(error), partial(_check_limits, scope.turns))
                 retry = await scope.recovery.wait(step)
                 limits = {**(limits or {}), **(retry.usage_limits or {})}
                 agent, given, previous = self._again(error, scope) or (agent, given, previous)
@@ -175,12 +173,13 @@ class Runner:
         said = _as_json(ItemHelpers.input_to_new_input_list(asked.input))
         if len(to_json(said)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
             return None
-        left = _turns(limits)
+        left, calls = _turns(limits), next(scope.calls) - 1
         return Continuation(
             messages=said,
             usage=usage_of(wrapper.usage, len(scope.made)),
             usage_limits={**(limits or {}), "max_turns": None if left is None else left - scope.turns},
-            calls=next(scope.calls) - 1,
+            calls=calls,
+            made=scope.still_made(calls),
             new_from=_new_from(run, said),
             agent=asked.agent,
             previous_response_id=asked.previous_response_id,
@@ -231,6 +230,16 @@ def _turns(limits: dict[str, Json] | None) -> int | None:
     if turns is not None and (not isinstance(turns, int) or isinstance(turns, bool) or turns < 1):
         raise _invalid_input("The usage limit max_turns has to be a whole number from 1 on, or null for none.")
     return turns
+
+
+def _check_limits(taken: int, new: dict[str, Json], strict: bool) -> None:
+    """Raise ValueError for new limits that there are not. strict: also for some that are used up already."""
+    try:
+        turns = _turns(new)
+    except ApplicationError as error:
+        raise ValueError(error.message) from error
+    if strict and turns is not None and turns <= taken:
+        raise ValueError(f"max_turns: {taken} turns were taken already; give more")
 
 
 def _as_json(value: Any) -> Any:

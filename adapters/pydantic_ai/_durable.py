@@ -9,26 +9,36 @@ from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, SkipToolExecution, UserError
+from pydantic_ai.exceptions import (
+    ApprovalRequired,
+    CallDeferred,
+    ModelAPIError,
+    ModelRetry,
+    RetryModelRequest,
+    SkipToolExecution,
+    UserError,
+)
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tool_manager import _ValidationDeferral
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
-from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, current_ticket, planned
+from interlock._failures import failure_of
+from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, current_ticket, kept, planned
 from interlock.adapters.pydantic_ai import _gated
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._model_calls import counted
 from interlock.adapters.pydantic_ai._predicates import with_recorded_predicates
-from interlock.adapters.pydantic_ai._scope import InterlockRunContext, current_scope, entered
+from interlock.adapters.pydantic_ai._scope import InterlockRunContext, at_call, current_scope, entered
 from interlock.adapters.pydantic_ai._streamed import StreamedModel, told_to
 from interlock.contracts import names
-from interlock.contracts.ports import event_sink
+from interlock.contracts.ports import event_sink, place
 
 
 class Durable(TemporalDurability[Any]):
@@ -92,7 +102,8 @@ class Durable(TemporalDurability[Any]):
     ) -> dict[str, Any]:
         """See `AbstractCapability`."""
         try:
-            validated: dict[str, Any] = await handler(args)
+            with at_call(call.tool_call_id):
+                validated: dict[str, Any] = await handler(args)
         except _ValidationDeferral as deferred:
             # Left alone it would wait for the calls beside it to end before anybody is asked.
             if workflow.in_workflow() and _gated.remember_asked(call, deferred.deferral):
@@ -110,14 +121,24 @@ class Durable(TemporalDurability[Any]):
         if not workflow.in_workflow():
             return await handler(args)
         try:
-            result = await handler(args)
-        except (ApprovalRequired, CallDeferred) as deferral:
-            result = await _gated.hooked(ctx, call, args, deferral)
+            with at_call(call.tool_call_id):
+                try:
+                    result = await handler(args)
+                except (ApprovalRequired, CallDeferred) as deferral:
+                    result = await _gated.hooked(ctx, call, args, deferral)
         except SkipToolExecution as skip:
             if not isinstance(skip.result, ToolDenied):
                 raise
             return skip.result  # As a returned value a rejected call is not counted as one that ran.
         return _gated.told_of_edit(call, result)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """See `AbstractCapability`. Nothing is left to handle but what a hook around this one has asked for."""
+        if not workflow.in_workflow() or not workflow.patched(names.ASK_FOR_HOOKS):
+            return None
+        return await _gated.asked_around(ctx, requests)
 
     async def wrap_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, handler: Any
@@ -140,12 +161,29 @@ class Durable(TemporalDurability[Any]):
         handler, sink = super()._model_stream_event_handler(), event_sink.get()
         return handler if sink is None else told_to(sink, handler)
 
+    async def on_model_request_error(
+        self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
+    ) -> ModelResponse:
+        """See `AbstractCapability`."""
+        scope = current_scope.get()
+        # An agent in a tool's code: left alone, the tool would start it from nothing, and its completed calls with it.
+        if scope is None or not place.get() or not _helped_by_asking_again(error):
+            return await super().on_model_request_error(ctx, request_context=request_context, error=error)
+        failure = error if isinstance(error, ActivityError) else failure_of(error)
+        await kept(scope, f"model of {self.name}, request {ctx.usage.requests + 1}", failure, "model")
+        raise RetryModelRequest
+
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
         """See `AbstractCapability`."""
         response = await super().after_model_request(ctx, request_context=request_context, response=response)
-        return _gated.with_distinct_call_ids(response, ctx.messages) if workflow.in_workflow() else response
+        if not workflow.in_workflow():
+            return response
+        response = _gated.with_distinct_call_ids(response, ctx.messages)
+        if (scope := current_scope.get()) is not None:
+            scope.number(part.tool_call_id for part in response.parts if isinstance(part, ToolCallPart))
+        return response
 
     async def _build_durable_model(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> DurableModel:
         model = await super()._build_durable_model(ctx, request_context)
@@ -165,7 +203,7 @@ class Durable(TemporalDurability[Any]):
         model = request_context.model_id or getattr(request_context.model, "model_name", "model")
         scope = current_scope.get()
         retries = None if scope is None or self._own_model_retries else scope.retries.model
-        return planned(f"model {model}, turn {ctx.run_step}", retries=retries)
+        return planned(f"model {model}, turn {ctx.run_step}", retries=retries, call=scope.task if scope else "")
 
     def _resolve_temporal_tool_config(self, operation_id: Any, tool: Any, name: str) -> Any:
         config = super()._resolve_temporal_tool_config(operation_id, tool, name)
@@ -185,6 +223,11 @@ class Durable(TemporalDurability[Any]):
         of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
         of_toolset = self._toolset_activity_config.get(toolset_id, {})
         return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset
+
+
+def _helped_by_asking_again(error: Exception) -> bool:
+    gone = isinstance(error, ModelAPIError | ActivityError) and not is_cancelled_exception(error)
+    return gone and workflow.patched(names.KEEP_INNER_MODELS)
 
 
 def _end_with_stop_async_iteration(node: Any) -> None:

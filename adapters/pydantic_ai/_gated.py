@@ -1,7 +1,9 @@
 """Holds gated calls at the gate, and turns each ruling into what the framework knows."""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -20,7 +22,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturn, UserPromptPart
 from pydantic_ai.models import ModelRequestContext
-from pydantic_ai.tools import ToolDefinition, ToolDenied
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_json
 from temporalio import workflow
@@ -28,9 +30,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from interlock.adapters._calls import (
+    CallAtWork,
     ask_about_outcome,
-    called,
-    current_key,
     edit_note,
     has_infinite,
     is_lost,
@@ -40,7 +41,9 @@ from interlock.adapters._calls import (
     outcome_unknown,
     planned,
     schema_problem,
+    settled,
     shielded,
+    timed_out,
     type_of,
 )
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object
@@ -55,7 +58,14 @@ from interlock.contracts.ports import GatedCall, Ruling
 IDEMPOTENT = "idempotent"
 """The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
 
+GATED_CHILD = (
+    "Tool {tool!r} is to be approved and to run as a child workflow. What happens in one cannot be held to one "
+    "execution for each approval: take `child_workflow` out of the tool's metadata, or have another tool do what needs "
+    "the approval."
+)
+
 _MARK = "interlock_gate"
+_OVER_TIME = re.compile(r"Timed out after [\d.]+ seconds\.")
 _TAKE_ANYTHING = ("any", "dict[str,any]")
 _JUDGE_TIMEOUT = timedelta(minutes=5)
 _JUDGE_HEARTBEAT = timedelta(seconds=8)
@@ -78,14 +88,32 @@ class GatedToolset(WrapperToolset[Any]):
         scope = current_scope.get()
         if scope is None:
             return await super().call_tool(name, tool_args, ctx, tool)
-        at, key = scope.next_call()
-        if scope.fork and at in scope.fork.results:
-            return scope.fork.results[at]
-        with called(at, key):
-            return await self._call(scope, name, tool_args, ctx, tool)
+        with scope.calling(ctx.tool_call_id or "") as at:
+            if scope.fork and at in scope.fork.results:
+                given = scope.fork.given.get(at)
+                if given and given.executed is not None:
+                    scope.edits[ctx.tool_call_id or ""] = edit_note(given.executed)
+                return scope.fork.results[at]
+            keys: dict[str, None] = {}
+            try:
+                result = await self._call(scope, at, keys, name, tool_args, ctx, tool)
+            except asyncio.CancelledError:
+                raise  # Of the run's own: its end sees to the agents.
+            except BaseException:
+                await _end_agents(scope, keys)
+                raise
+            await _end_agents(scope, keys)
+            return result
 
     async def _call(
-        self, scope: Scope, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        self,
+        scope: Scope,
+        at: str,
+        keys: dict[str, None],
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[Any],
+        tool: ToolsetTool[Any],
     ) -> Any:
         args, ticket = tool_args, scope.tickets.pop(ctx.tool_call_id or "", None)
         asked = scope.asked.pop(ctx.tool_call_id or "", None) or _deferral(tool.tool_def)
@@ -105,13 +133,25 @@ class GatedToolset(WrapperToolset[Any]):
                 args, ticket = await _ruled_arguments(ruling, args, ctx, tool), ruling.ticket
                 if ruling.edited:
                     scope.edits[ctx.tool_call_id or ""] = edit_note(ruling.arguments)
-            ended = scope.recovery.agents_of(current_key.get())[1]
+            written = as_json_object(args)
+            call = digest([name, written])
+            key = scope.key_of(at, call, recorded=not _runs_in_workflow(tool))
+            keys[key] = None
+            ended = scope.recovery.agents_of(key)[1]
             try:
-                written = as_json_object(args)
-                with planned(call_label(name, written), ticket, call=digest([name, written])):
-                    return await super().call_tool(name, _travelling(args, tool) if ticket else args, ctx, tool)
+                make = partial(super().call_tool, name, _travelling(args, tool) if ticket else args, ctx, tool)
+                body = CallAtWork()
+                with planned(call_label(name, written), ticket, call=call, key=key, body=body):
+                    return await (settled(make) if _runs_in_workflow(tool) else body.settled(make))
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
+            except ModelRetry as retry:
+                if ticket is None or is_idempotent(tool) or not _is_over_time(retry):
+                    raise
+                ruling = await _ask_about_outcome(scope, ticket, timed_out(retry.message), _Call(name, args, ctx, tool))
+                if ruling.outcome == "happened":
+                    return ruling.result
+                asked, ticket = None, ruling.ticket
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
@@ -125,22 +165,36 @@ class GatedToolset(WrapperToolset[Any]):
                     if ruling.outcome == "happened":
                         return ruling.result
                     asked, ticket = None, ruling.ticket
-                elif is_lost(error) and scope.recovery.agents_of(current_key.get())[0] > ended:
+                elif is_lost(error) and scope.recovery.agents_of(key)[0] > ended:
                     # The tool did nothing wrong. It waited for an agent, as long as it takes, and its attempts went by
                     # with the workers that came and went: another one finds the agent again.
                     asked = None
+                elif any(error is one for one in scope.over) and workflow.patched(names.KEEP_INNER_MODELS):
+                    raise  # Of an agent in the tool: it was kept where it arose.
                 elif scope.hooked:
                     raise _lasting(name, error) from error
                 else:
-                    await kept(scope, call_label(name, as_json_object(args)), _lasting(name, error))
+                    await kept(scope, call_label(name, written), _lasting(name, error))
                     asked = None
             finally:
                 scope.count()
 
 
+async def _end_agents(scope: Scope, keys: Iterable[str]) -> None:
+    """End what a call has left at work. keys: of the call, in the order in which it was made with them."""
+    for key in keys:
+        await scope.recovery.end_agents(key)
+
+
 def is_idempotent(tool: ToolsetTool[Any] | None) -> bool:
     """Whether a tool declares that running a call of it twice is the same as running it once."""
     return tool is not None and (tool.tool_def.metadata or {}).get(IDEMPOTENT) is True
+
+
+def is_child_workflow(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a tool with this metadata runs as a workflow of its own."""
+    config = (metadata or {}).get("temporal")
+    return isinstance(config, Mapping) and "child_workflow" in config
 
 
 @dataclass(frozen=True)
@@ -154,6 +208,9 @@ class _Call:
 async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
     kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
+    in_child = kind == "approval" and is_child_workflow(call.tool.tool_def.metadata)
+    if in_child and workflow.patched(names.REFUSE_GATED_CHILDREN):
+        raise UserError(GATED_CHILD.format(tool=call.name))
     arguments = _shown(call)
     ruling = await scope.gate.ask(
         GatedCall(
@@ -209,6 +266,40 @@ async def hooked(ctx: RunContext[Any], call: ToolCallPart, args: dict[str, Any],
         scope.tickets[call.tool_call_id] = ruling.ticket
     validated = await manager.validate_tool_call(approved, approved=True)
     return await manager.execute_tool_call(validated)
+
+
+async def asked_around(ctx: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults | None:
+    """Ask for the calls that hooks around ours want approved or done elsewhere. The calls beside them have ended."""
+    scope, manager = current_scope.get(), ctx.tool_manager
+    if scope is None or manager is None or manager.tools is None:
+        return None
+    results, tools = DeferredToolResults(), manager.tools
+
+    async def answer(part: ToolCallPart, deferral: Deferral) -> None:
+        args = (await manager.validate_tool_call(part)).validated_args or {}
+        call = _Call(
+            part.tool_name, args, dataclasses.replace(ctx, tool_call_id=part.tool_call_id), tools[part.tool_name]
+        )
+        try:
+            ruling = await ask(scope, deferral, call)
+        except SkipToolExecution as rejection:
+            results.approvals[part.tool_call_id] = rejection.result
+            return
+        if ruling.ticket is None:
+            failed = ruling.outcome == "failed"
+            results.calls[part.tool_call_id] = ToolFailed(ruling.reason) if failed else ruling.result
+            return
+        scope.tickets[part.tool_call_id] = ruling.ticket
+        if ruling.edited:
+            scope.edits[part.tool_call_id] = edit_note(ruling.arguments)
+        results.approvals[part.tool_call_id] = ToolApproved(override_args=ruling.arguments if ruling.edited else None)
+
+    metadata = requests.metadata
+    await asyncio.gather(
+        *(answer(part, ApprovalRequired(metadata.get(part.tool_call_id))) for part in requests.approvals),
+        *(answer(part, CallDeferred(metadata.get(part.tool_call_id))) for part in requests.calls),
+    )
+    return results
 
 
 def remember_asked(call: ToolCallPart, deferral: Deferral) -> bool:
@@ -407,8 +498,17 @@ def _check_schema(arguments: dict[str, Json], schema: dict[str, Any]) -> None:
 
 def _travelling(args: dict[str, Any], tool: ToolsetTool[Any]) -> dict[str, Any]:
     """Arguments as they go to an activity: as JSON, in the one order that was approved."""
-    in_workflow = (tool.tool_def.metadata or {}).get("temporal") is False
-    return args if in_workflow else as_json_object(args)
+    return args if _runs_in_workflow(tool) else as_json_object(args)
+
+
+def _runs_in_workflow(tool: ToolsetTool[Any]) -> bool:
+    return (tool.tool_def.metadata or {}).get("temporal") is False
+
+
+def _is_over_time(retry: ModelRetry) -> bool:
+    """Whether the framework's limit on the time of a tool has ended an approved call: the tool did not say that it has
+    done nothing."""
+    return bool(_OVER_TIME.fullmatch(retry.message)) and workflow.patched(names.SETTLE_CALLS)
 
 
 def _lasting(name: str, error: ActivityError) -> Exception:

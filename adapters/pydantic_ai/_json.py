@@ -1,6 +1,6 @@
 """Values of the framework in their JSON forms, and what is said when one does not fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, RootModel, TypeAdapter
@@ -42,6 +42,14 @@ def _without_chance(value: Any, written: Json) -> Json:
 def _fields_as_written(value: Any) -> dict[str, str]:
     fields = type(value).model_fields if isinstance(value, BaseModel) else {}
     return {field.serialization_alias or field.alias or name: name for name, field in fields.items()}
+
+
+def as_prompt(prompt: str | Sequence[UserContent]) -> str | list[Json]:
+    """A prompt as the input of a run has it."""
+    if isinstance(prompt, str):
+        return prompt
+    written: list[Json] = PROMPT.dump_python(list(prompt), mode="json")
+    return written
 
 
 def as_json(value: Any) -> Json:

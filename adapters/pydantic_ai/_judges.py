@@ -24,7 +24,8 @@ from interlock.contracts.payloads import JudgeVerdict
 def has_judges(agent: Agent[Any, Any]) -> bool:
     """Whether the agent has handlers of deferred calls."""
     default = AbstractCapability.handle_deferred_tool_calls
-    return any(type(one).handle_deferred_tool_calls is not default for one in leaf_capabilities(agent.root_capability))
+    others = [one for one in leaf_capabilities(agent.root_capability) if not isinstance(one, Durable)]
+    return any(type(one).handle_deferred_tool_calls is not default for one in others)
 
 
 def has_error_hooks(agent: Agent[Any, Any]) -> bool:

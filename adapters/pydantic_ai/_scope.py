@@ -1,8 +1,7 @@
 """Which agent run the current workflow code belongs to, and how its activities are shown."""
 
-import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,7 +12,9 @@ from pydantic_ai.durable_exec.temporal import TemporalRunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.usage import RunUsage
 
-from interlock.adapters._calls import CallScope, current_key, current_ticket, never
+from interlock.adapters._calls import CallScope, current_key, current_ticket, placed
+from interlock.adapters.pydantic_ai._json import as_prompt
+from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Ticket, Usage
 
 Deferral = ApprovalRequired | CallDeferred
@@ -30,6 +31,8 @@ class Scope(CallScope):
     requests: counts the agent's model requests.
     judged: whether the agent has handlers that are asked before a person. hooked: whether hooks of it take the errors
     of its tools.
+    task: of an agent inside of another one's, a digest of what it was asked: where agents run side by side, one must
+    not take over what another one's model said.
     """
 
     judged: bool
@@ -39,6 +42,7 @@ class Scope(CallScope):
     edits: dict[str, str] = field(default_factory=dict)
     tickets: dict[str, Ticket] = field(default_factory=dict)
     requests: Iterator[int] = field(default_factory=lambda: count(1))
+    task: str = ""
 
     def count(self) -> None:
         """Tell the gate what all agents of the workflow have used so far."""
@@ -83,19 +87,17 @@ def entered(agent: str, ctx: RunContext[Any]) -> Iterator[None]:
     if scope is None:
         yield
         return
-    inner = (
-        scope
-        if scope.path[-1] == agent
-        else dataclasses.replace(
-            scope, path=(*scope.path, agent), asked={}, edits={}, tickets={}, requests=count(1), is_long=never
-        )
-    )
+    is_root = scope.path[-1] == agent and not (scope.by_answer and scope.inside)
+    here = scope if is_root else _inside(scope, agent, ctx)
     if not any(counter is ctx.usage for counter in scope.spent):
         scope.spent.append(ctx.usage)
-    token = current_scope.set(inner)
+    token, before = current_scope.set(here), scope.inside
+    scope.inside = True
     try:
-        yield
+        with placed(here.at) if scope.by_answer else nullcontext():
+            yield
     finally:
+        scope.inside = before
         current_scope.reset(token)
 
 
@@ -103,6 +105,19 @@ def run_usage(used: Usage) -> RunUsage:
     """A counter of the framework's that has counted this. Its cost stays unknown where that of a call is."""
     counts = used.model_dump(exclude={"cost_usd", "unpriced"})
     return RunUsage(**counts, cost=used.cost_usd if used.cost_usd and not used.unpriced else None)
+
+
+def _inside(scope: Scope, agent: str, ctx: RunContext[Any]) -> Scope:
+    task = digest([agent, as_prompt(ctx.prompt or "")]) if scope.by_answer else ""
+    return scope.inner(agent, asked={}, edits={}, tickets={}, requests=count(1), task=task)
+
+
+@contextmanager
+def at_call(call_id: str) -> Iterator[None]:
+    """Say that what is done inside belongs to a call that the model made."""
+    scope = current_scope.get()
+    with placed(scope.place_of(call_id)) if scope and scope.by_answer else nullcontext():
+        yield
 
 
 def usage_of(counters: list[RunUsage]) -> Usage:

@@ -9,21 +9,21 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.run import AgentRunResult
 from pydantic_core import from_json, to_json
 
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT
+from interlock.adapters.pydantic_ai._json import MESSAGES, as_prompt
 from interlock.adapters.pydantic_ai._scope import run_usage
 from interlock.contracts.payloads import Account, Parent, RunInput, RunOptions, RunOutput
 from interlock.contracts.ports import event_sink
 
 
 def sub_run_input(
-    agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent, account: Account | None
+    agent: str, ctx: RunContext[Any], of: Agent[Any, Any], parent: Parent, account: Account | None, key_root: str
 ) -> RunInput:
-    """The input of the new run, from what the tool called the agent with."""
+    """The input of the new run, from what the tool called the agent with. account, key_root: as in `RunInput`."""
     if not ctx.prompt:
         raise UserError(f"Agent {agent!r} was run by a tool without a prompt; a run of its own needs one.")
     return RunInput(
         agent=agent,
-        prompt=ctx.prompt if isinstance(ctx.prompt, str) else PROMPT.dump_python(list(ctx.prompt), mode="json"),
+        prompt=as_prompt(ctx.prompt),
         deps=from_json(to_json(ctx.deps)),
         message_history=MESSAGES.dump_python(ctx.messages, mode="json") if ctx.messages else None,
         model=ctx.model_id if ctx.model is not of.model else None,
@@ -32,6 +32,7 @@ def sub_run_input(
         parent=parent,
         options=RunOptions(stream=event_sink.get() is not None),
         account=account,
+        key_root=key_root,
     )
 
 

@@ -25,6 +25,7 @@ from interlock._failures import failure_of
 from interlock.activities.own_time import waiting_for_others
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import Durable
+from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._model_calls import priced
@@ -66,6 +67,7 @@ class PydanticAIAdapter:
         for name, agent in agents.items():
             _check_deps(name, agent)
             _check_tools(name, agent)
+            _check_children(agent)
             self.runners[name] = Runner(agent, retries, judged=self._judged[name], hooked=has_error_hooks(agent))
             activities, workflows = worker_registrations(self._durables[name])
             self.activities += activities
@@ -103,10 +105,12 @@ class PydanticAIAdapter:
         assert info.workflow_id
         assert info.workflow_run_id
         parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
-        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(_key.get())}{next(_sub_runs.get())}"
+        key, number = _key.get(), next(_sub_runs.get())
+        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(key)}{number}"
+        key_root = digest([key, agent, number])[:32]
+        run = sub_run_input(agent, ctx, self._agents[agent], parent, _account.get(), key_root)
         with waiting_for_others():
             try:
-                run = sub_run_input(agent, ctx, self._agents[agent], parent, _account.get())
                 output = await self._sub_runs.run(workflow_id, run, not_before=info.scheduled_time)
             except RunFailedError as error:
                 if error.error_type == names.BUDGET_USED_UP:
@@ -125,11 +129,13 @@ class PydanticAIAdapter:
         return result
 
     async def _nobody_waits(self, workflow_id: str) -> bool:
-        """Whether this attempt is cancelled since its run is cancelled or gone. Otherwise, as when its worker stops,
-        the run goes on and the next attempt finds the agent's run."""
+        """Whether this attempt is cancelled since its run is cancelled or gone, or its tool has given the agent up.
+        Otherwise, as when its worker stops, the run goes on and the next attempt finds the agent's run."""
         details = activity.cancellation_details()
-        if details is None or self._sub_runs is None:
+        if self._sub_runs is None:
             return False
+        if details is None:
+            return not activity.is_worker_shutdown()
         return details.cancel_requested or (details.not_found and await self._sub_runs.is_over(workflow_id))
 
     def check_ticket(self, ticket: Ticket, arguments: Mapping[str, Any]) -> None:
@@ -226,6 +232,13 @@ def _check_tools(name: str, agent: Agent[Any, Any]) -> None:
                 f"Tool {tool.name!r} of agent {name!r} has {told[error.start]!r} in its name, its docstring or its "
                 "parameters. That is half of a character and no text: write the whole one."
             ) from error
+
+
+def _check_children(agent: Agent[Any, Any]) -> None:
+    for leaf in _leaves(agent):
+        for tool in leaf.tools.values() if isinstance(leaf, FunctionToolset) else ():
+            if tool.requires_approval and is_child_workflow(tool.metadata):
+                raise MisconfiguredError(GATED_CHILD.format(tool=tool.name))
 
 
 def _leaves(agent: Agent[Any, Any]) -> list[AbstractToolset[Any]]:

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,16 +16,25 @@ from pydantic_core import to_json
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, never
+from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never
 from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope, run_usage, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import place, problems
-from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
+from interlock.contracts.payloads import Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
 
 _LIMITS: TypeAdapter[UsageLimits] = TypeAdapter(UsageLimits)
+_LEAST: dict[str, Callable[[RunUsage], int]] = {
+    "request_limit": lambda used: used.requests + 1,
+    "tool_calls_limit": lambda used: used.tool_calls,
+    "input_tokens_limit": lambda used: used.input_tokens + 1,
+    "output_tokens_limit": lambda used: used.output_tokens + 1,
+    "total_tokens_limit": lambda used: used.total_tokens + 1,
+    "per_request_input_tokens_limit": lambda used: 1,
+}
+"""From which limit on the model can be asked once more."""
 
 
 class Runner:
@@ -50,8 +58,6 @@ class Runner:
     ) -> RunOutput | Continuation:
         """See `AgentRunner`."""
         arguments = self._arguments(run)
-        carried = run.carried or Carried()
-        root = carried.key_root or (run.fork.key_root if run.fork else "")
         scope = Scope(
             gate=gate,
             recovery=recovery,
@@ -60,9 +66,8 @@ class Runner:
             judged=self._judged,
             hooked=self._hooked,
             fork=run.fork,
-            key_root=root,
             is_long=is_long,
-            calls=count(carried.calls + 1),
+            **keys_of(run),
             spent=[arguments["usage"]],
         )
         token = current_scope.set(scope)
@@ -104,7 +109,9 @@ class Runner:
                     failure = error if isinstance(error, ActivityError) else failure_of(error)
             if failure is not None:
                 label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
-                step = FailedStep("model", scope.path, label, failure, partial(_check_limits, limits))
+                step = FailedStep(
+                    "model", scope.path, label, failure, partial(_check_limits, limits, arguments["usage"])
+                )
                 retry = await scope.recovery.wait(step)
                 limits = {**limits, **(retry.usage_limits or {})}
                 arguments["usage_limits"] = _limits(limits)
@@ -154,11 +161,13 @@ def _continuation(
     written = MESSAGES.dump_python(messages, mode="json")
     if len(to_json(written)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
         return None
+    calls = next(scope.calls) - 1
     return Continuation(
         messages=written,
         usage=usage_of(scope.spent),
         usage_limits=limits or None,
-        calls=next(scope.calls) - 1,
+        calls=calls,
+        made=scope.still_made(calls),
         new_from=_new_from(run, messages),
     )
 
@@ -192,14 +201,20 @@ def _helped_by_asking_again(error: AgentRunError | ActivityError, scope: Scope) 
     return not any(error is one for one in scope.over)
 
 
-def _check_limits(limits: dict[str, Json], new: dict[str, Json]) -> None:
-    """Raise ValueError for new limits that the framework does not take."""
+def _check_limits(limits: dict[str, Json], used: RunUsage, new: dict[str, Json], strict: bool) -> None:
+    """Raise ValueError for new limits that the framework does not take; strict: or that would end the run at once."""
     try:
         _limits({**limits, **new})
     except ValidationError as error:
         raise ValueError(problems(error)) from error
     except ApplicationError as error:
         raise ValueError(error.message) from error
+    for name, limit in {**limits, **new}.items() if strict else ():
+        if limit is None or name not in _LEAST:
+            continue
+        least = _LEAST[name](used)
+        if isinstance(limit, bool) or not isinstance(limit, int | float | str) or float(limit) < least:
+            raise ValueError(f"{name} is {to_json(limit).decode()}; it has to be a number of at least {least:,}")
 
 
 def _limits(given: dict[str, Json] | None) -> UsageLimits | None:

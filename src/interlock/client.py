@@ -3,10 +3,11 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ValidationError
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
@@ -174,7 +175,9 @@ class Client:
                 requested_by=current_user() if requested_by is None else requested_by,
                 budget=self.budget if budget is None else budget_of(budget),
                 options=RunOptions(
-                    stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds, stream=stream
+                    stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds,
+                    stream=stream,
+                    places_by_answer=True,
                 ),
             )
         except ValidationError as error:
@@ -222,12 +225,14 @@ class Client:
         change = Change(message, decision, None if result is NO_RESULT else result, result is not NO_RESULT)
         if sum((bool(message), decision is not None, change.has_result)) > 1:
             raise RefusedError("A fork changes one thing: a message, a decision or a result.")
-        handle = self.temporal.get_workflow_handle(id, run_id=run_id)
+
+        def events(run_id: str) -> AsyncIterable[HistoryEvent]:
+            return self.temporal.get_workflow_handle(id, run_id=run_id).fetch_history_events()
+
         with server_errors(id):
-            described = await handle.describe()
-            handle = self.temporal.get_workflow_handle(id, run_id=described.run_id)
+            described = await self.temporal.get_workflow_handle(id, run_id=run_id).describe()
             return await plan_fork(
-                handle.fetch_history_events(),
+                events,
                 self.temporal.data_converter,
                 run_id=described.run_id,
                 at=at,
@@ -247,7 +252,7 @@ class Client:
         run = plan.run.model_copy(
             update={
                 "requested_by": current_user() if requested_by is None else requested_by,
-                "options": RunOptions(stuck_seconds=self.stuck_seconds, stream=plan.run.options.stream),
+                "options": plan.run.options.model_copy(update={"stuck_seconds": self.stuck_seconds}),
                 **({} if budget is None else {"budget": budget_of(budget)}),
             }
         )
@@ -452,7 +457,8 @@ class Client:
 def _digests(run: RunInput) -> dict[str, str]:
     # Runs that were started before there were these fields have no digest of them.
     later = {name for name in ("fork", "session", "budget") if getattr(run, name) is None}
-    fields = run.model_dump(mode="json", exclude={"options", "requested_by", "parent", "account", "carried", *later})
+    never = {"options", "requested_by", "parent", "account", "carried", "key_root"}
+    fields = run.model_dump(mode="json", exclude={*never, *later})
     return {name: digest(value)[:16] for name, value in fields.items()}
 
 

@@ -1,7 +1,7 @@
 """Plans a fork: a new run that takes over what another one did up to a step, and goes on from there by itself."""
 
 from collections import Counter
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -19,23 +19,35 @@ from interlock.contracts.failures import problems
 from interlock.contracts.payloads import (
     Decision,
     Fork,
+    GivenResult,
     Json,
+    MadeCall,
+    Retry,
     ReusedRuling,
     ReusedStep,
     RunInput,
     ToolCompletion,
+    Usage,
 )
+from interlock.contracts.places import ranks, step_parts
 from interlock.journal import HistoryReader, Journal, Request, Step
 
 NO_RESULT: Final = object()
 """Stands for no result; null is one."""
 
 _OF_CALLS = ("tool", "description")  # A call that still waits has only the step in which its tool was described.
-_MESSAGES: dict[str, type[Decision] | type[ToolCompletion]] = {
+_STUCK = "stuck: "
+_STUCK_MODEL = "stuck: model of "
+_CALL_START = 16
+"""How much of the digest of a call a fork is given."""
+
+_MESSAGES: dict[str, type[Decision] | type[ToolCompletion] | type[Retry]] = {
     names.DECIDE_APPROVAL: Decision,
     names.SUBMIT_DECISION: Decision,
     names.COMPLETE_TOOL_CALL: ToolCompletion,
     names.SUBMIT_TOOL_RESULT: ToolCompletion,
+    names.RETRY_RUN: Retry,
+    names.SUBMIT_RETRY: Retry,
 }
 
 
@@ -61,21 +73,31 @@ class ForkPlan:
     """A fork before it is started.
 
     run: the input of the new run. journal: of the run it is forked from. taken_over: its steps that do not run again.
-    effects: its tool calls from the step on, which have run or may have; what they did is not undone, and the new run
-    may do it again.
+    effects: its other tool calls, which have run or may have; of_this_execution: how many of them, the first ones, are
+    its own, and not of the executions that went on from it. What they did, and what the runs did that they started
+    (`Step.sub_runs`), is not undone, and the new run may do it again.
     """
 
     run: RunInput
     journal: Journal
     taken_over: tuple[Step, ...]
     effects: tuple[Step, ...]
+    of_this_execution: int
+
+
+@dataclass(frozen=True)
+class _Retried:
+    """A request to the model that somebody had made again. after, before: between which positions."""
+
+    after: int
+    before: int
+    usage_limits: dict[str, Json]
 
 
 @dataclass
 class _Source:
     """What a fork needs of a history that its journal does not show: the very values."""
 
-    first_run_id: str = ""
     run: RunInput | None = None
     steps: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
@@ -83,30 +105,43 @@ class _Source:
     completed: dict[int, int] = field(default_factory=dict)
     arguments: dict[int, dict[str, Json]] = field(default_factory=dict)
     messages: dict[int, Decision | ToolCompletion] = field(default_factory=dict)
+    retries: dict[int, Retry] = field(default_factory=dict)
+    stuck: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    retried: list[_Retried] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)
     conversation: list[Json] | None = None
 
     def place(self, position: int) -> str:
         """The place, among the run's tool calls, of the call that a step belongs to."""
-        return self.steps[position - 1].partition("/")[0]
+        return step_parts(self.steps[position - 1])[0]
+
+    def unstuck(self, timer: int, at: int) -> None:
+        """A step is no longer stuck since an event: somebody had it run again, or the run was ended."""
+        label, number, after = self.stuck[timer]
+        asked = [one for event, one in self.retries.items() if timer < event < at and one.step in ("", str(number))]
+        if asked and label.startswith(_STUCK_MODEL):
+            self.retried.append(_Retried(after, len(self.steps) + 1, asked[-1].usage_limits or {}))
+
+
+Histories = Callable[[str], AsyncIterable[HistoryEvent]]
 
 
 async def plan_fork(
-    events: AsyncIterable[HistoryEvent], converter: DataConverter, *, run_id: str, at: int, change: Change
+    histories: Histories, converter: DataConverter, *, run_id: str, at: int, change: Change
 ) -> ForkPlan:
     """Read a run's history and say what a fork at a step takes over.
 
+    histories: the events of an execution of the run. run_id: of the one that is forked.
     at: the position of the first step that is not taken over; one more than the last takes all over.
     Raises RefusedError when there is no such step, or the change does not fit it.
     """
-    reader, source = HistoryReader(converter, run_id=run_id), _Source()
-    async for event in events:
-        await reader.read(event)
-        await _note(source, event, converter)
-    journal = reader.journal()
+    journal, source = await _read(histories(run_id), converter, run_id)
     if source.run is None:
         raise RefusedError(f"{journal.workflow_id!r} is no run of an agent, so it cannot be forked.")
-    at = _first_step(journal, at, change)
-    taken_over = tuple(step for step in journal.steps[: at - 1] if step.position in source.completed)
+    _check(journal, at, change)
+    later = [one async for one in _executions_after(journal, histories, converter)]
+    planned = _Plan(source, source.run, journal, at, change)
+    taken_over = planned.taken_over
     if any(not source.steps[step.position - 1] for step in taken_over):
         raise RefusedError(
             f"Run {journal.workflow_id!r} was made by a version that did not note which step is which, so its results "
@@ -116,20 +151,31 @@ async def plan_fork(
         workflow_id=journal.workflow_id,
         run_id=run_id,
         at=at,
-        key_root="" if change else _key_root(source, source.run),
-        steps=_steps(source, taken_over),
-        rulings=_rulings(source, journal, at, change),
-        results=_results(source, journal, at, change),
-        messages=_messages(source, _requests_before(journal, taken_over), change),
+        made={} if change else _made([(journal, source), *later]),
+        steps=planned.steps(),
+        rulings=planned.rulings(),
+        results=planned.results(),
+        given=planned.given(),
+        messages=planned.messages(),
+        requests=planned.requests(planned.is_root_request),
+        retried=planned.retried(),
     )
-    carried = source.run.carried and source.run.carried.model_copy(update={"key_root": ""})
+    carried = source.run.carried and source.run.carried.model_copy(update={"key_root": "", "made": {}, "stuck": 0})
+    changed = {
+        "fork": fork,
+        "parent": None,
+        "account": None,
+        "key_root": "",
+        "carried": carried,
+        "usage_limits": planned.usage_limits(),
+    }
+    effects = planned.effects()
     return ForkPlan(
-        run=_without_session(source, source.run).model_copy(
-            update={"fork": fork, "parent": None, "account": None, "carried": carried}
-        ),
+        run=_without_session(source, source.run).model_copy(update=changed),
         journal=journal,
         taken_over=taken_over,
-        effects=tuple(step for step in journal.steps[at - 1 :] if step.kind == "tool" and step.attempts),
+        effects=(*effects, *(step for one, _ in later for step in one.steps if _may_have_run(step))),
+        of_this_execution=len(effects),
     )
 
 
@@ -146,20 +192,291 @@ def _without_session(source: _Source, run: RunInput) -> RunInput:
     return run.model_copy(update={"session": None, "message_history": source.conversation or None})
 
 
-def _key_root(source: _Source, run: RunInput) -> str:
-    earlier = (run.carried.key_root if run.carried else "") or (run.fork.key_root if run.fork else "")
-    return earlier or source.first_run_id
+async def _read(events: AsyncIterable[HistoryEvent], converter: DataConverter, run_id: str) -> tuple[Journal, _Source]:
+    reader, source = HistoryReader(converter, run_id=run_id), _Source()
+    async for event in events:
+        await reader.read(event)
+        await _note(source, event, converter)
+    return reader.journal(), source
+
+
+async def _executions_after(
+    journal: Journal, histories: Histories, converter: DataConverter
+) -> AsyncIterator[tuple[Journal, _Source]]:
+    """What the run did in the executions that went on from this one."""
+    while journal.continued_as:
+        journal, source = await _read(histories(journal.continued_as), converter, journal.continued_as)
+        yield journal, source
+
+
+def _may_have_run(step: Step) -> bool:
+    # Of an attempt that has not ended the history says nothing.
+    return step.kind == "tool" and (bool(step.attempts) or step.status in ("scheduled", "abandoned"))
+
+
+def _made(executions: Sequence[tuple[Journal, _Source]]) -> dict[str, MadeCall]:
+    return {
+        source.place(step.position): MadeCall(call=source.calls[step.position - 1][:_CALL_START], key=step.key)
+        for journal, source in executions
+        for step in journal.steps
+        if step.kind == "tool" and step.key
+    }
+
+
+class _Plan:
+    """What a fork takes over of a run, at a step, with a change."""
+
+    def __init__(self, source: _Source, run: RunInput, journal: Journal, at: int, change: Change) -> None:
+        self._source = source
+        self._run = run
+        self._journal = journal
+        self._at = at
+        self._change = change
+        self._decided = _request_at(journal, at) if change.decision else None
+        self._tried_again = self._find_tried_again()
+        left_out = self._find_left_out()
+        self.taken_over = tuple(
+            step
+            for step in journal.steps[: at - 1]
+            if step.position in source.completed and step.position not in left_out
+        )
+        """Its steps that do not run again."""
+
+    def _find_tried_again(self) -> set[int]:
+        """The positions of failed steps in whose stead another one ran: in the fork that one is the first."""
+        found: set[int] = set()
+        names = self._source.steps
+        last = {name.rpartition(":")[0]: position for position, name in enumerate(names, start=1)}
+        for step in self._journal.steps:
+            again = last[names[step.position - 1].rpartition(":")[0]] > step.position
+            if step.kind == "tool" and step.position not in self._source.completed and again:
+                found.add(step.position)
+        for retried in self._source.retried:
+            asked = [one for one in self._journal.steps[: retried.after] if self.is_root_request(one)]
+            if asked and asked[-1].position not in self._source.completed:
+                found.add(asked[-1].position)
+        return found
+
+    def _find_left_out(self) -> set[int]:
+        """The positions of steps that belong to what is decided otherwise, or is to be decided again."""
+        found: set[int] = set()
+        for request in self._journal.requests:
+            if request is self._decided:
+                found |= {request.asked_by, request.judged_by or 0, *request.steps}
+            judged = request.answer is not None and request.answer.via == "judge" and request.outcome == "approved"
+            if judged and not self._is_settled_before(request):
+                found.add(request.judged_by or 0)
+        return found
+
+    def is_root_request(self, step: Step) -> bool:
+        """Whether a step is a request to the model that the run makes outside of all tool calls."""
+        return step.kind == "model" and not self._source.place(step.position)
+
+    def is_own_request(self, step: Step) -> bool:
+        """Whether it is one of the run's own agent."""
+        return _is_own_request(self._journal, step)
+
+    def requests(self, counted: Callable[[Step], bool]) -> int:
+        """How many requests the fork makes before the first that it makes for itself at the step."""
+        found = [one for one in self._asked(counted) if one.position < self._at]
+        while found and found[-1].position not in self._source.completed:
+            found.pop()  # Nothing came of it: it is the first that is made.
+        return len(found)
+
+    def _asked(self, counted: Callable[[Step], bool]) -> list[Step]:
+        return [one for one in self._journal.steps if counted(one) and one.position not in self._tried_again]
+
+    def effects(self) -> list[Step]:
+        """The tool calls that may be made again."""
+        kept = {self._source.place(step.position) for step in self.taken_over if step.kind == "tool"}
+        kept |= set(self.results())
+        over = {step.position for step in self.taken_over}
+        return [
+            step
+            for step in self._journal.steps
+            if _may_have_run(step)
+            and step.position not in over
+            and not (step.position < self._at and self._source.place(step.position) in kept)
+        ]
+
+    def steps(self) -> tuple[ReusedStep, ...]:
+        """The steps whose results are taken over, by the names that they have in the fork."""
+        over = {step.position for step in self.taken_over}
+        counts: Counter[str] = Counter()
+        found: list[ReusedStep] = []
+        for step in self._journal.steps[: self._at - 1]:
+            if step.position in self._tried_again:
+                continue
+            name = self._source.steps[step.position - 1].rpartition(":")[0]
+            counts[name] += 1
+            if step.position in over:
+                found.append(
+                    ReusedStep(
+                        step=f"{name}:{counts[name]}",
+                        call=self._source.calls[step.position - 1],
+                        event_id=self._source.completed[step.position],
+                        spent=self._spent(step),
+                    )
+                )
+        return tuple(found)
+
+    def _spent(self, step: Step) -> Usage:
+        started = [one.usage for one in self._journal.sub_runs if one.position == step.position and one.usage]
+        before = self._run.fork.steps if step.reused and self._run.fork else ()
+        name = self._source.steps[step.position - 1]
+        return sum([*started, *(one.spent for one in before if one.step == name)], Usage())
+
+    def rulings(self) -> tuple[ReusedRuling, ...]:
+        """What was decided, as far as it is taken over or decided for the fork."""
+        found: list[ReusedRuling] = []
+        for request in self._journal.requests:
+            decided = request is self._decided
+            if not decided and (
+                request.asked_by >= self._at or request.kind == "outcome" or not self._is_settled_before(request)
+            ):
+                continue
+            message = self._change.decision if decided else self._message(request)
+            if message is not None:
+                found.append(
+                    ReusedRuling(
+                        place=self._source.place(request.asked_by),
+                        arguments_digest=digest(self._source.arguments.get(request.asked_by, {})),
+                        decision=message if isinstance(message, Decision) else None,
+                        completion=message if isinstance(message, ToolCompletion) else None,
+                        before_judges=decided,
+                    )
+                )
+        return tuple(found)
+
+    def _message(self, request: Request) -> Decision | ToolCompletion | None:
+        """The very answer that settled a request."""
+        source = self._source
+        if request.answer is None:
+            return None
+        if request.answer.via == "fork" and self._run.fork:
+            wanted = (source.place(request.asked_by), digest(source.arguments.get(request.asked_by, {})))
+            return next(
+                (
+                    one.decision or one.completion
+                    for one in self._run.fork.rulings
+                    if (one.place, one.arguments_digest) == wanted
+                ),
+                None,
+            )
+        return source.messages.get(request.answer.event_id)
+
+    def _is_settled_before(self, request: Request) -> bool:
+        """Whether nothing is left to run of what was decided. One approval is for one execution: where the call has
+        not returned before the fork begins, it is asked about again."""
+        if request.kind == "budget":
+            return request.outcome == "approved"  # What was refused there is not what was forked for.
+        if request.outcome in ("rejected", "completed", "failed"):
+            return True
+        at, source = self._at, self._source
+        executed = {*request.steps, *(position for one in self._asked_of(request) for position in one.steps)}
+        return any(position < at and position in source.completed for position in executed)
+
+    def _asked_of(self, request: Request) -> list[Request]:
+        """The requests about whether the approved call happened: after one, it may have run again."""
+        here = self._source.place(request.asked_by)
+        return [
+            one
+            for one in self._journal.requests
+            if one.kind == "outcome" and one.asked_by > request.asked_by and self._source.place(one.asked_by) == here
+        ]
+
+    def results(self) -> dict[str, Json]:
+        """What calls have returned that ran outside of any step: a person said that they happened, and what of it."""
+        found = dict(self._results_before())
+        found |= {self._source.place(one.asked_by): said.result for one, said in self._happened()}
+        if self._change.has_result:
+            found[self._source.place(self._at)] = self._change.result
+        return found
+
+    def given(self) -> dict[str, GivenResult]:
+        """More about these results."""
+        before = self._run.fork.given if self._run.fork else {}
+        found = {at: before[at] for at in self._results_before() if at in before}
+        for request, _ in self._happened():
+            found[self._source.place(request.asked_by)] = GivenResult(
+                requests=self._requests_until(request.asked_by), executed=self._edited(request)
+            )
+        if self._change.has_result:
+            requests = self._requests_until(self._at)
+            found[self._source.place(self._at)] = GivenResult(requests=requests)
+        return found
+
+    def _results_before(self) -> dict[str, Json]:
+        """The results that the run itself was given, as a fork, for calls that its model had made before the step."""
+        fork = self._run.fork
+        if fork is None:
+            return {}
+        made = self._requests_until(self._at)
+        dropped = self._source.place(self._decided.asked_by) if self._decided else None
+        later = [ranks(self._source.place(one.position)) for one in self._journal.steps[self._at - 1 :]]
+        first = min((one for one in later if one), default=(inf,))
+        return {
+            at: value
+            for at, value in fork.results.items()
+            if (fork.given[at].requests <= made if at in fork.given else ranks(at) < first) and at != dropped
+        }
+
+    def _requests_until(self, position: int) -> int:
+        return sum(one.position < position for one in self._asked(self.is_root_request))
+
+    def _happened(self) -> Iterator[tuple[Request, Decision]]:
+        for request in self._journal.requests:
+            said = self._message(request) if request.outcome == "happened" else None
+            if request.asked_by < self._at and isinstance(said, Decision):
+                yield request, said
+
+    def _edited(self, outcome: Request) -> dict[str, Json] | None:
+        """The arguments that a call ran with of which a person said that it happened, if a reviewer gave them."""
+        place = self._source.place(outcome.asked_by)
+        approved = [
+            one
+            for one in self._journal.requests
+            if one.outcome == "approved" and one.edited and self._source.place(one.asked_by) == place
+        ]
+        return self._source.arguments.get(outcome.asked_by) if approved else None
+
+    def messages(self) -> dict[str, str]:
+        """The messages to the agent's model, by the number of the request."""
+        begun = sum(one.position <= self._at for one in self._asked(self.is_own_request))
+        before = self._run.fork.messages if self._run.fork else {}
+        kept = {number: text for number, text in before.items() if int(number) <= begun}
+        here = str(self.requests(self.is_own_request) + 1)
+        return {**kept, here: self._change.message} if self._change.message else kept
+
+    def retried(self) -> tuple[int, ...]:
+        """After how many requests somebody had the model asked again."""
+        made = self._requests_until(self._at)
+        before = [number for number in (self._run.fork.retried if self._run.fork else ()) if number <= made]
+        return (*before, *(self._requests_until(one.after + 1) for one in self._retried_before()))
+
+    def usage_limits(self) -> dict[str, Json] | None:
+        """The limits as they stood at the step."""
+        limits = dict(self._run.usage_limits or {})
+        for one in self._retried_before():
+            limits |= one.usage_limits
+        return limits or None
+
+    def _retried_before(self) -> list[_Retried]:
+        return [one for one in self._source.retried if one.before <= self._at]
 
 
 async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) -> None:
     if event.HasField("workflow_execution_started_event_attributes"):
         started = event.workflow_execution_started_event_attributes
-        source.first_run_id = started.first_execution_run_id
         if started.workflow_type.name == names.AGENT_WORKFLOW:
             source.run = await _input(started.input.payloads, converter)
     elif event.HasField("activity_task_scheduled_event_attributes"):
         scheduled = event.activity_task_scheduled_event_attributes
         headers = scheduled.header.fields
+        # Of a step whose time is over in the task that has it run again, the retry counts.
+        for timer in source.over:
+            source.unstuck(timer, event.event_id)
+        source.over.clear()
         source.steps.append(_text(headers.get(names.HEADER_STEP)))
         source.calls.append(_text(headers.get(names.HEADER_CALL)))
         source.positions[event.event_id] = len(source.steps)
@@ -180,6 +497,23 @@ async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) 
     elif event.HasField("workflow_execution_update_accepted_event_attributes"):
         update = event.workflow_execution_update_accepted_event_attributes.accepted_request.input
         await _note_message(source, event.event_id, update.name, update.args.payloads, converter)
+    elif event.HasField("timer_started_event_attributes"):
+        await _note_stuck(source, event, converter)
+    elif event.HasField("timer_canceled_event_attributes"):
+        timer = event.timer_canceled_event_attributes.started_event_id
+        if timer in source.stuck:
+            source.unstuck(timer, event.event_id)
+    elif event.HasField("timer_fired_event_attributes"):
+        timer = event.timer_fired_event_attributes.started_event_id
+        source.over += [timer] if timer in source.stuck else []
+
+
+async def _note_stuck(source: _Source, event: HistoryEvent, converter: DataConverter) -> None:
+    (summary,) = await converter.decode([event.user_metadata.summary])
+    if isinstance(summary, str) and summary.startswith(_STUCK):
+        carried = source.run and source.run.carried
+        number = (carried.stuck if carried else 0) + len(source.stuck) + 1
+        source.stuck[event.event_id] = (summary, number, len(source.steps))
 
 
 async def _input(payloads: Any, converter: DataConverter) -> RunInput | None:
@@ -193,9 +527,13 @@ async def _note_message(source: _Source, event_id: int, name: str, payloads: Any
     if (model := _MESSAGES.get(name)) is None:
         return
     try:
-        source.messages[event_id] = model.model_validate((await converter.decode(list(payloads)))[0])
+        message = model.model_validate((await converter.decode(list(payloads)))[0])
     except Exception:  # Nonsense that the run took no notice of either.
         return
+    if isinstance(message, Retry):
+        source.retries[event_id] = message
+    else:
+        source.messages[event_id] = message
 
 
 def _text(payload: TemporalPayload | None) -> str:
@@ -203,8 +541,8 @@ def _text(payload: TemporalPayload | None) -> str:
     return "" if payload is None else str(DataConverter.default.payload_converter.from_payload(payload, str))
 
 
-def _first_step(journal: Journal, at: int, change: Change) -> int:
-    """The position that the fork begins at. A decision is asked for by an earlier step than the call it is about."""
+def _check(journal: Journal, at: int, change: Change) -> None:
+    """Raise RefusedError, saying why, for a step that there is not, or that the change does not fit."""
     last = len(journal.steps)
     if not 1 <= at <= last + 1:
         raise RefusedError(
@@ -212,24 +550,31 @@ def _first_step(journal: Journal, at: int, change: Change) -> int:
             f"See `interlock journal {journal.workflow_id}`."
         )
     step = journal.steps[at - 1] if at <= last else None
-    if change.message and step is not None and not _is_own_request(journal, step):
-        own = (one for one in journal.steps if _is_own_request(journal, one))
-        raise RefusedError(
-            f"Step {at} is no request to the model of {journal.agent!r}, so no message can be added to it; these are: "
-            f"{_positions(own)}."
-        )
+    if change.message:
+        _check_message(journal, at, step)
     if change.has_result and (step is None or step.kind not in _OF_CALLS):
         raise RefusedError(
             f"Step {at} is no tool call, so it cannot be given a result; these are: "
             f"{_positions(one for one in journal.steps if one.kind in _OF_CALLS)}."
         )
-    if not change.decision:
-        return at
     request = _request_at(journal, at)
-    if request is None or request.kind not in ("approval", ""):
+    if change.decision and (request is None or request.kind not in ("approval", "")):
         asked = (one for one in journal.steps if (of := _request_at(journal, one.position)) and of.kind == "approval")
         raise RefusedError(f"Nobody is asked for an approval at step {at}; that is so at: {_positions(asked)}.")
-    return request.asked_by
+
+
+def _check_message(journal: Journal, at: int, step: Step | None) -> None:
+    own = _positions(one for one in journal.steps if _is_own_request(journal, one))
+    if step is None and journal.status == "completed":
+        raise RefusedError(
+            f"Run {journal.workflow_id!r} has completed: after its last step its model is asked nothing, so it would "
+            f"not hear the message. Add it at one of these steps: {own}."
+        )
+    if step is not None and not _is_own_request(journal, step):
+        raise RefusedError(
+            f"Step {at} is no request to the model of {journal.agent!r}, so no message can be added to it; these are: "
+            f"{own}."
+        )
 
 
 def _positions(steps: Any) -> str:
@@ -238,105 +583,6 @@ def _positions(steps: Any) -> str:
 
 def _request_at(journal: Journal, at: int) -> Request | None:
     return next((one for one in journal.requests if at == one.asked_by or at in one.steps), None)
-
-
-def _steps(source: _Source, taken_over: tuple[Step, ...]) -> tuple[ReusedStep, ...]:
-    # A step that was tried again by hand has two activities, of which one completed: in the fork it is the first.
-    counts: Counter[str] = Counter()
-    found: list[ReusedStep] = []
-    for step in taken_over:
-        name = source.steps[step.position - 1].rpartition(":")[0]
-        counts[name] += 1
-        found.append(
-            ReusedStep(
-                step=f"{name}:{counts[name]}",
-                call=source.calls[step.position - 1],
-                event_id=source.completed[step.position],
-            )
-        )
-    return tuple(found)
-
-
-def _rulings(source: _Source, journal: Journal, at: int, change: Change) -> tuple[ReusedRuling, ...]:
-    found: list[ReusedRuling] = []
-    for request in journal.requests:
-        position = request.asked_by
-        message = _message(source, request)
-        if change.decision and position == at:
-            message = change.decision
-        elif position >= at or request.kind == "outcome" or not _is_settled_before(source, journal, request, at):
-            continue
-        if message is not None:
-            found.append(
-                ReusedRuling(
-                    place=source.place(position),
-                    arguments_digest=digest(source.arguments.get(position, {})),
-                    decision=message if isinstance(message, Decision) else None,
-                    completion=message if isinstance(message, ToolCompletion) else None,
-                )
-            )
-    return tuple(found)
-
-
-def _message(source: _Source, request: Request) -> Decision | ToolCompletion | None:
-    """The very answer that settled a request."""
-    if request.answer is None:
-        return None
-    if request.answer.via == "fork" and source.run and source.run.fork:
-        wanted = (source.place(request.asked_by), digest(source.arguments.get(request.asked_by, {})))
-        return next(
-            (
-                one.decision or one.completion
-                for one in source.run.fork.rulings
-                if (one.place, one.arguments_digest) == wanted
-            ),
-            None,
-        )
-    return source.messages.get(request.answer.event_id)
-
-
-def _is_settled_before(source: _Source, journal: Journal, request: Request, at: int) -> bool:
-    """Whether nothing is left to run of what was decided. One approval is for one execution: where the call has not
-    returned before the fork begins, it is asked about again."""
-    if request.kind == "budget":
-        return request.outcome == "approved"  # What was refused there is not what was forked for.
-    if request.outcome in ("rejected", "completed", "failed"):
-        return True
-    # By place: what has returned may be a later attempt, after somebody said that the approved one did not happen.
-    calls = {source.place(position) for position in request.steps}
-    tools = (step.position for step in journal.steps[: at - 1] if step.kind == "tool")
-    return any(position in source.completed and source.place(position) in calls for position in tools)
-
-
-def _results(source: _Source, journal: Journal, at: int, change: Change) -> dict[str, Json]:
-    """What calls have returned that ran outside of any step: a person said that they happened, and what came of it."""
-    before = source.run.fork.results if source.run and source.run.fork else {}
-    later = [_number(source.place(step.position)) for step in journal.steps[at - 1 :] if source.place(step.position)]
-    found: dict[str, Json] = {
-        place: value for place, value in before.items() if _number(place) < min(later, default=inf)
-    }
-    for request in journal.requests:
-        if request.outcome == "happened" and request.asked_by < at and request.answer:
-            message = _message(source, request)
-            if isinstance(message, Decision):
-                found[source.place(request.asked_by)] = message.result
-    if change.has_result:
-        found[source.place(at)] = change.result
-    return found
-
-
-def _number(place: str) -> float:
-    return float(place.partition(":")[2])
-
-
-def _messages(source: _Source, requests: int, change: Change) -> dict[str, str]:
-    before = source.run.fork.messages if source.run and source.run.fork else {}
-    kept = {number: text for number, text in before.items() if int(number) <= requests}
-    return {**kept, str(requests + 1): change.message} if change.message else kept
-
-
-def _requests_before(journal: Journal, taken_over: tuple[Step, ...]) -> int:
-    return sum(_is_own_request(journal, step) for step in taken_over)
 
 
 def _is_own_request(journal: Journal, step: Step) -> bool:

@@ -64,7 +64,7 @@ class SubRunsThroughClient:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _run(self, workflow_id: str, run: RunInput, not_before: datetime) -> RunOutput:
-        options = run.options.model_copy(update={"stuck_seconds": self._client.stuck_seconds})
+        options = run.options.model_copy(update={"stuck_seconds": self._client.stuck_seconds, "places_by_answer": True})
         run = run.model_copy(update={"options": options})
         started = await self._client.start_run(workflow_id, run, pinned_to=self._pinned_to)
         if await started.ended_in_vain(before=not_before):

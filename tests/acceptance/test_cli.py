@@ -521,6 +521,10 @@ def test_a_run_is_forked_after_its_effects_were_shown(program: Program) -> None:
     assert forked.out == "given\n"
     steps = program.json("journal", "forked")["steps"]
     assert [(step["kind"], step["reused"]) for step in steps] == [("model", True), ("model", False)]
+    first, other = program.json("journal", run)["run_id"], program.json("journal", "forked")["run_id"]
+    at_the_end = ("runs", "fork", run, "--at", "5", "--yes", "--wait", "--run-id")
+    assert "There is no run" in program(*at_the_end, other, status=1).error
+    assert program(*at_the_end, first).out == program("runs", "wait", run).out
 
 
 def test_a_cancelled_run_ends_and_cannot_be_cancelled_again(program: Program) -> None:

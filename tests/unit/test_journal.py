@@ -373,6 +373,21 @@ async def test_a_retry_in_the_task_in_which_the_time_is_over_counts(step: str, o
     assert [one.outcome for one in journal.stuck] == [outcome]
 
 
+@pytest.mark.parametrize(("step", "outcome"), [("4", "retried"), ("1", "given_up")])
+async def test_stuck_steps_are_numbered_over_the_executions_of_a_run(step: str, outcome: str) -> None:
+    def change(document: dict[str, Any]) -> None:
+        retry = signal("retry_run", {"step": step, "requested_at": "2026-11-29T22:20:52Z"})
+        started = {**timer("started", timerId="1", startToFireTimeout="60s"), "eventId": "8000"}
+        after(33, started, retry, timer("fired", timerId="1", startedEventId="8000"))(document)
+        (given,) = document["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
+        run = json.loads(base64.b64decode(given["data"]))
+        given |= payload_of({**run, "carried": {"stuck": 3}})
+
+    journal = await journal_of("completed-decisions", change)
+
+    assert [one.outcome for one in journal.stuck] == [outcome]
+
+
 async def test_a_step_that_was_stuck_when_its_run_ended_was_so_until_then() -> None:
     stuck = after(33, timer("started", timerId="1", startToFireTimeout="60s"))
     journal = await journal_of("completed-decisions", stuck)

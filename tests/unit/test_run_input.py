@@ -1,5 +1,6 @@
 """An input that an agent cannot take ends its run by name; it must never leave the run in endless retries."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -15,6 +16,7 @@ from interlock.contracts import names
 from interlock.contracts.payloads import RunInput, RunOutput, Usage
 from interlock.contracts.ports import GatedCall, ModelCall, Ruling
 from interlock.retries import Retries
+from interlock.workflows.reuse import Reuse
 from interlock.workflows.stuck import StuckSteps
 
 
@@ -56,7 +58,7 @@ async def run(deps_type: Any = None, **fields: Any) -> RunOutput:
     output = await Runner(agent, Retries(), judged=False, hooked=False).run(
         RunInput(**{"agent": "support", "prompt": "go", **fields}),
         Counting(),
-        StuckSteps(0, lambda: None, lambda key: (0, 0)),
+        StuckSteps(0, lambda: None, lambda key: (0, 0), lambda key: asyncio.sleep(0), Reuse(None), 0),
         lambda: False,
     )
     assert isinstance(output, RunOutput)

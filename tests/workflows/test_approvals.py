@@ -3,14 +3,17 @@
 from typing import Any
 
 import pytest
-from pydantic_ai import RunContext, Tool, ToolReturn
+from pydantic_ai import Agent, RunContext, Tool, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+from temporalio.workflow import ChildWorkflowConfig
 
 from interlock import Interlock, RefusedError, RunFailedError
+from interlock.adapters.pydantic_ai import Durable
+from interlock.contracts.errors import MisconfiguredError
 from interlock.testing import eventually
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, prompt_of, user_texts
@@ -494,3 +497,63 @@ async def test_a_note_on_an_edit_keeps_what_the_tool_returned_beside_it(run_app:
         receipt, note = user_texts(script.asked[-1])
         assert receipt == "a receipt"
         assert "A reviewer approved" in note
+
+
+CHILD: dict[str, Any] = {"temporal": {"child_workflow": ChildWorkflowConfig()}}
+
+
+def pay_in_a_child(amount: int) -> str:
+    raise AssertionError("ran")
+
+
+async def test_a_gated_tool_that_runs_as_a_child_workflow_is_refused_at_the_start(run_app: Running) -> None:
+    tool = Tool(pay_in_a_child, requires_approval=True, metadata=CHILD)
+    with pytest.raises(MisconfiguredError, match="'pay_in_a_child' is to be approved and to run as a child workflow"):
+        async with run_app(Interlock([agent(Script("done"), tools=[tool])])):
+            pass
+
+
+async def test_a_call_that_turns_out_to_be_gated_does_not_run_as_a_child_workflow(run_app: Running) -> None:
+    async def pay(amount: int) -> str:
+        return pay_in_a_child(amount)
+
+    bank = FunctionToolset([Tool(pay, metadata=CHILD)], id="bank").approval_required()
+    async with run_app(Interlock([agent(Script([call("pay", "p", amount=5)]), toolsets=[bank])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="'pay' is to be approved and to run as a child workflow") as ended:
+            await run.result()
+
+        assert ended.value.error_type == "UserError"
+
+
+class Asking(AbstractCapability[Any]):
+    """A hook around each call that wants it approved."""
+
+    async def wrap_tool_execute(self, ctx: RunContext[Any], *, handler: Any, args: Any, **_: Any) -> Any:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return await handler(args)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+async def test_a_hook_around_a_call_that_asks_for_an_approval_waits_at_the_gate(run_app: Running, order: str) -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    script = Script([call("pay", "p", amount=5), call("pay", "q", amount=6), call("pay", "r", amount=7)], "done")
+    capabilities = [Asking(), Durable()] if order == "before" else [Durable(), Asking()]
+    asking = Agent(script.model, name="support", tools=[pay], capabilities=capabilities)
+    async with run_app(Interlock([asking])) as app:
+        run = await app.client.start("support", "go")
+        requests = await app.requests(run, 3)
+        assert [one.call_id for one in requests] == ["p", "q", "r"]
+        await run.decide("1", "approve", digest=requests[0].digest)
+        await run.decide("2", "approve", arguments={"amount": 60})
+        await run.decide("3", "reject", reason="one is enough")
+        await run.result()
+
+        assert sorted(paid) == [5, 60]
+        assert script.results() == {"p": "paid 5", "q": "paid 60", "r": "one is enough"}

@@ -8,6 +8,7 @@ import pytest
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Price, RefusedError, Run
 from interlock.adapters.pydantic_ai import idempotency_key
@@ -15,7 +16,7 @@ from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually, running
 from tests.conftest import Running
-from tests.workflows.scripts import Script, agent, call
+from tests.workflows.scripts import Script, agent, call, user_texts
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +287,110 @@ async def test_the_run_of_an_agent_in_a_tool_claims_from_its_budget_over_all_its
         assert state.budget
         assert (state.budget.spent.requests, state.budget.limits.requests) == (17, 17)
         assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, below)
+
+
+def many(width: int, turns: int) -> Script:
+    """Calls that are made together: their results come one by one, so a fork's history is not as long as its run's."""
+    numbers = [range(turn * width, (turn + 1) * width) for turn in range(turns)]
+    return Script(*([call("note", f"n{number}", number=number) for number in turn] for turn in numbers), last_said)
+
+
+def last_said(messages: list[ModelMessage]) -> str:
+    return f"done {user_texts(messages)}"
+
+
+async def first_execution(app: RunningApp, run: Run) -> str:
+    return (await run.journal()).first_run_id
+
+
+@pytest.mark.parametrize(("width", "turns"), [(3, 4), (5, 3)])
+async def test_a_fork_does_not_go_on_elsewhere_before_all_is_taken_over(
+    run_app: Running, width: int, turns: int
+) -> None:
+    counter, script = Counter(), many(width, turns)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        first = await first_execution(app, run)
+        last = len((await run.journal(run_id=first)).steps)
+        plan = await app.client.plan_fork(run.id, at=last + 1, run_id=first)
+        taken_over = sum(step.kind == "tool" for step in plan.taken_over)
+        counter.noted.clear()
+        keys = set(counter.keys)
+        await (await app.client.fork(plan)).result()
+
+        assert sorted(counter.noted) == list(range(taken_over, width * turns))
+        assert set(counter.keys) == keys  # Also of the calls that the run made in its later executions.
+        assert [step.summary for step in plan.effects] == [f"note: number {number}" for number in sorted(counter.noted)]
+        assert plan.of_this_execution == 0
+
+
+async def test_what_was_planned_for_a_fork_is_not_lost_when_its_history_is_long_before(run_app: Running) -> None:
+    counter, script = Counter(), many(12, 1)
+    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
+        run = await app.client.start("support", "go", id=f"wide-{app.client.task_queue}")
+        await run.result()
+        first = await first_execution(app, run)
+        last = len((await run.journal(run_id=first)).steps)
+        assert last == 13
+        message = await app.client.plan_fork(run.id, at=last + 1, run_id=first, message="Hello.")
+        result = await app.client.plan_fork(run.id, at=last, run_id=first, result="given")
+
+        assert (await (await app.client.fork(message)).result()).output == "done ['Hello.']"
+        assert "given" in str((await (await app.client.fork(result)).result()).messages)
+        assert len(counter.noted) == 12
+
+
+async def test_a_stuck_step_of_a_later_execution_has_a_number_of_its_own(run_app: Running) -> None:
+    """A retry of an earlier one that comes late must not have it run."""
+    tried: list[int] = []
+
+    def flaky(number: int) -> str:
+        tried.append(number)
+        if tried.count(number) == 1:
+            raise RuntimeError("not yet")
+        return "fine"
+
+    once = Tool(flaky, metadata={"temporal": {"retry_policy": RetryPolicy(maximum_attempts=1)}})
+    turns = [[call("note", f"n{number}", number=number)] for number in range(8)]
+    script = Script([call("flaky", "a", number=1)], *turns, [call("flaky", "b", number=2)], "done")
+    async with run_app(Interlock([agent(script, tools=[Counter().note, once])])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=600)
+        await app.state(run, lambda state: bool(state.stuck))
+        await run.retry(step="1")
+        (stuck,) = (await app.state(run, lambda state: bool(state.stuck))).stuck
+        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, run)
+        with pytest.raises(RefusedError, match="Step '1' is not stuck; stuck: 2"):
+            await run.retry(step="1")
+        await run.retry(step=stuck.step_id)
+
+        assert (await run.result()).output == "done"
+        assert tried == [1, 1, 2, 2]
+
+
+async def test_an_agent_of_a_tool_that_was_terminated_does_not_keep_the_run_where_it_is(
+    short_histories: EmbeddedServer,
+) -> None:
+    counter = Counter()
+    inner = agent(
+        Script([call("pay", "p")], "inner done"),
+        name="inner",
+        tools=[Tool(lambda: "paid", name="pay", requires_approval=True)],
+    )
+
+    async def delegate() -> str:
+        try:
+            return str((await inner.run("go")).output)
+        except Exception:
+            return "failed"
+
+    script = Script([call("delegate", "d")], *([call("note", f"n{at}", number=at)] for at in range(10)), "done")
+    async with running(Interlock([agent(script, tools=[counter.note, delegate]), inner]), short_histories) as app:
+        run = await app.client.start("support", "go")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        await app.requests(app.client.attach(sub_run.workflow_id), 1)
+        await app.client.temporal.get_workflow_handle(sub_run.workflow_id).terminate()
+        await run.result()
+
+        assert counter.noted == list(range(10))
+        assert len(await executions(app, run)) > 1

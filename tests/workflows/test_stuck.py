@@ -537,3 +537,87 @@ async def test_a_step_that_is_retried_does_not_repeat_an_agent_that_has_finished
 
         assert script.results() == {"d": "inner done"}
         assert inner_script.calls == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("down"), ModelHTTPError(401, "scripted", "no such key")], ids=str)
+async def test_the_model_of_an_agent_in_the_workflow_is_asked_again_and_its_calls_stay(
+    run_app: Running, error: Exception
+) -> None:
+    down = True
+    ran: list[str] = []
+
+    def second_turn(messages: list[ModelMessage]) -> str:
+        if down:
+            raise error
+        return "inner done"
+
+    inner_script = Script([call("note", "n", text="one")], second_turn)
+    inner = agent(inner_script, name="inner", tools=[Tool(lambda text: ran.append(text), name="note")])
+
+    async def local() -> str:
+        return str((await inner.run("go")).output)
+
+    script = Script([call("local", "l")], "done")
+    tools = [Tool(local, metadata={"temporal": False})]
+    async with run_app(stuck_app(agent(script, tools=tools), inner)) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        down = False
+        await run.retry()
+        output = await run.result()
+
+        assert (step.kind, step.label, step.agent_path) == ("model", "model of inner, request 2", ("support", "inner"))
+        assert ran == ["one"]
+        assert inner_script.calls == 3
+        assert script.results() == {"l": "inner done"}
+        assert output.usage.requests == 4
+
+
+async def test_a_failure_in_an_agent_in_the_workflow_is_kept_once(run_app: Running) -> None:
+    post = Down()
+    inner = agent(Script([call("send", "2", number=2)], "inner done"), name="inner", tools=[Tool(post.send)])
+
+    async def local() -> str:
+        return str((await inner.run("go")).output)
+
+    tools = [Tool(local, metadata={"temporal": False})]
+    app_of = stuck_app(
+        agent(Script([call("local", "l")], "done"), tools=tools), inner, settings=Settings(stuck_seconds=0.5)
+    )
+    async with run_app(app_of) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="the post office is closed"):
+            await run.result()
+        history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
+
+        assert [event.HasField("timer_fired_event_attributes") for event in history.events].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"request_limit": -1}, "request_limit is -1; it has to be a number of at least 3"),
+        ({"request_limit": True}, "request_limit is true; it has to be a number of at least 3"),
+        ({"request_limit": 2}, "request_limit is 2; it has to be a number of at least 3"),
+        ({"input_tokens_limit": 1_000}, "request_limit is 2; it has to be a number of at least 3"),
+        ({"request_limit": 9, "tool_calls_limit": 1}, "tool_calls_limit is 1; it has to be a number of at least 2"),
+        ({"request_limit": 9, "total_tokens_limit": 1}, "total_tokens_limit is 1; it has to be a number of at least"),
+    ],
+    ids=str,
+)
+async def test_new_limits_that_are_used_up_already_are_refused(
+    run_app: Running, limits: dict[str, Any], why: str
+) -> None:
+    script = Script([call("note", "n1", text="one")], [call("note", "n2", text="two")], "done")
+    async with run_app(stuck_app(agent(script, tools=[Tool(lambda text: text, name="note")]))) as app:
+        run = await app.client.start("support", "go", usage_limits={"request_limit": 2})
+        await stuck(app, run)
+        with pytest.raises(RefusedError, match=f"The new limits do not fit: {why}"):
+            await run.retry(usage_limits=limits)
+        await app.client.temporal.get_workflow_handle(run.id).signal(
+            names.RETRY_RUN, Retry(requested_at=datetime.now(UTC), usage_limits=limits)
+        )
+        await run.retry(usage_limits={"request_limit": 3, "tool_calls_limit": 2})
+        await run.result()
+
+        assert script.calls == 3

@@ -273,3 +273,89 @@ async def test_a_gated_call_of_an_agent_in_a_child_workflow_does_not_run_unasked
             await run.result()
 
     assert ran == []
+
+
+async def given_up(delegated: Any) -> str:
+    """Wait for the agent, for a moment only."""
+    try:
+        return str((await asyncio.wait_for(delegated, 1)).output)
+    except TimeoutError:
+        return "given up"
+
+
+async def beside_a_failing_one(delegated: Any) -> str:
+    """Wait for the agent in a group that something else in it ends."""
+
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise ConnectionError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(delegated)
+            group.create_task(fail())
+    except* ConnectionError:
+        pass
+    return "given up"
+
+
+async def left_at_work(delegated: Any) -> str:
+    """Start the agent, and do not wait for it."""
+    task = asyncio.ensure_future(delegated)
+    await asyncio.wait([task], timeout=1)
+    return "given up"
+
+
+@pytest.mark.parametrize("how", [given_up, beside_a_failing_one, left_at_work])
+async def test_an_agent_that_its_tool_gives_up_asks_nobody_any_more_and_its_usage_counts(
+    run_app: Running, how: Any
+) -> None:
+    inner = agent(
+        Script([call("pay", "p")], "inner done"),
+        name="payer",
+        tools=[Tool(lambda: "paid", name="pay", requires_approval=True)],
+    )
+
+    async def delegate() -> str:
+        return str(await how(inner.run("go")))
+
+    outer_script = Script([call("delegate", "d")], "outer done")
+    async with run_app(Interlock([agent(outer_script, tools=[delegate]), inner])) as app:
+        run = await app.client.start("support", "help")
+        output = await run.result()
+        (sub_run,) = (await run.state()).sub_runs
+        with pytest.raises(RunFailedError) as ended:
+            await app.client.attach(sub_run.workflow_id).result()
+
+        assert outer_script.results() == {"d": "given up"}
+        assert ended.value.status == "cancelled"
+        assert output.usage.requests == 3
+
+
+async def test_an_agent_of_an_approved_call_ends_when_a_person_has_said_that_the_call_happened(
+    run_app: Running,
+) -> None:
+    inner = agent(
+        Script([call("pay", "p")], "inner done"),
+        name="payer",
+        tools=[Tool(lambda: "paid", name="pay", requires_approval=True)],
+    )
+
+    async def delegate() -> str:
+        task = asyncio.ensure_future(inner.run("go"))
+        await asyncio.wait([task], timeout=1)
+        raise ConnectionError
+
+    tools = [Tool(delegate, requires_approval=True)]
+    async with run_app(Interlock([agent(Script([call("delegate", "d")], "done"), tools=tools), inner])) as app:
+        run = await app.client.start("support", "help")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
+        await run.decide("2", "happened", result="it did")
+        await run.result()
+        (sub_run,) = (await run.state()).sub_runs
+        with pytest.raises(RunFailedError) as ended:
+            await app.client.attach(sub_run.workflow_id).result()
+
+        assert ended.value.status == "cancelled"

@@ -26,12 +26,16 @@ def confirmed(plan: ForkPlan, *, yes: bool) -> bool:
     )
     if plan.effects:
         say(
-            "These tool calls lie after that. What they did is not undone, and the new run may do it again:",
+            "These tool calls are not taken over. What they did is not undone, and the new run may do it again:",
             style="yellow",
         )
         made = table("", "Call", "Status", "Ended")
-        for step in plan.effects:
-            made.add_row(str(step.position), line(step.summary), status_text(step.status), ago(step.ended_at))
+        for number, step in enumerate(plan.effects):
+            # The positions of another execution's steps would be taken for this one's.
+            position = str(step.position) if number < plan.of_this_execution else ""
+            made.add_row(position, line(step.summary), status_text(step.status), ago(step.ended_at))
+            for below in step.sub_runs:
+                made.add_row("", line(f"  with all that {below} did"), "", "")
         err().print(made)
     if yes:
         return True

@@ -251,6 +251,9 @@ def fork(
         str | None, typer.Option(metavar="JSON", help="What the call at that step gives back; it is not run.")
     ] = None,
     budget: BudgetText = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", metavar="ID", help="Fork an earlier execution of the run.")
+    ] = None,
     new_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="A name of your own for the new run.")
     ] = None,
@@ -292,7 +295,7 @@ def fork(
         found = await find(id)
         decided = decision_for(decision, reason=reason, arguments=edited, by=current_user()) if decision else None
         plan = await found.client.plan_fork(
-            id, at=at, message=message, decision=decided, result=NO_RESULT if result is None else value
+            id, at=at, run_id=run_id, message=message, decision=decided, result=NO_RESULT if result is None else value
         )
         if not confirmed(plan, yes=yes):
             say("Nothing was started.")

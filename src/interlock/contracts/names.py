@@ -55,6 +55,9 @@ JUDGE_SUFFIX: Final = "__judge_call"
 # How the workflow ids of sessions begin.
 SESSION_PLACE: Final = "interlock-session-"
 
+# How the integration's names of what runs the body of a tool end: an activity, or a workflow.
+CALL_TOOL_SUFFIXES: Final = ("__call_tool", "__call_tool__child_workflow")
+
 # Headers of activities: which step of the run each is, a digest of the call that a tool's activity makes, and whether
 # what happens inside is to be recorded as it happens.
 HEADER_STEP: Final = "interlock-step"
@@ -80,12 +83,6 @@ AGENT_RUN_FAILED: Final = "AgentRunFailedError"
 OUTPUT_TOO_LARGE: Final = "OutputTooLargeError"
 TOOL_CHANGED: Final = "ToolChangedError"
 BUDGET_USED_UP: Final = "BudgetUsedUpError"
-# Types of failures that others give.
-NOT_SERIALIZABLE: Final = "PydanticSerializationError"
-WORKER_SHUTDOWN: Final = "WorkerShutdown"
-
-NOT_REGISTERED: Final = "NotFoundError"
-
 INPUT_TOO_LARGE: Final = "StepInputTooLargeError"
 UNREADABLE_INPUT: Final = "UnreadableInputError"
 UNREADABLE_RESULT: Final = "UnreadableResultError"
@@ -102,12 +99,24 @@ SESSION_BUSY: Final = "SessionBusyError"
 OTHER_FRAMEWORK: Final = "OtherFrameworkError"
 TURN_IS_OVER: Final = "TurnIsOverError"
 
+# Types of failures of single steps.
+NOT_SERIALIZABLE: Final = "PydanticSerializationError"
+WORKER_SHUTDOWN: Final = "WorkerShutdown"
+NOT_REGISTERED: Final = "NotFoundError"
+TIMED_OUT: Final = "ToolTimeoutError"
+
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
 ASK_ABOUT_OUTCOME: Final = "2026-11-ask-about-outcome"
 CHECK_BEFORE_ASKING: Final = "2026-11-check-before-asking"
 DISTINCT_CALL_IDS: Final = "2026-11-distinct-call-ids"
 VALIDATE_EDITS: Final = "2026-11-validate-edits"
+SETTLE_CALLS: Final = "2026-11-settle-calls"
+END_AGENTS: Final = "2026-11-end-agents"
+KEEP_INNER_MODELS: Final = "2026-11-keep-inner-models"
+ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
+STRICT_LIMITS: Final = "2026-11-strict-limits"
+REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
 
 
 def judge_activity(agent: str) -> str:

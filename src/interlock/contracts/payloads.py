@@ -231,11 +231,14 @@ class RunOptions(Payload):
     search_attributes: the ones of Interlock's that the server has; only these are written.
     stuck_seconds: how long the run waits to be retried once a step has failed for good; 0 ends it at once.
     stream: what models and tools say while they work is recorded as they say it.
+    places_by_answer: how the places of tool calls are numbered: for each agent in the order of the model's answers, or
+    over the whole run in the order in which they begin, as runs did that were started before there was this field.
     """
 
     search_attributes: tuple[str, ...] = ()
     stuck_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     stream: bool = False
+    places_by_answer: bool = False
 
 
 class RunOutput(Payload):
@@ -401,33 +404,57 @@ class ReusedStep(Payload):
     """A step of another run whose result is taken over.
 
     step: which step of the run it is, as the header of its activity says. call: a digest of the call, of a tool's.
-    event_id: of the event that completed it.
+    event_id: of the event that completed it. spent: by the runs that it started.
     """
 
     step: str
     call: str = ""
     event_id: int
+    spent: Usage = Usage()
 
 
 class ReusedRuling(Payload):
     """What was decided in another run about a call whose result, or rejection, is taken over.
 
     place: of the call among the run's tool calls. arguments_digest: of the arguments as they were asked for.
+    before_judges: a person has decided it for the fork: the agent's judges are not asked.
     """
 
     place: str
     arguments_digest: str
     decision: Decision | None = None
     completion: ToolCompletion | None = None
+    before_judges: bool = False
+
+
+class MadeCall(Payload):
+    """A call that another run made. call: the beginning of a digest of its tool and arguments. key: it had."""
+
+    call: str
+    key: str
+
+
+class GivenResult(Payload):
+    """Where a result comes from that a call is given.
+
+    requests: how many requests the agent had made to its model by then. executed: the arguments that a reviewer had put
+    in place of the model's; null when they are the model's.
+    """
+
+    requests: int
+    executed: dict[str, Json] | None = None
 
 
 class Fork(Payload):
     """How a run begins as another one did.
 
     workflow_id, run_id: of the other run. at: the position of its first step that is not taken over.
-    key_root: what idempotency keys are made of; empty makes the run's calls have keys of their own.
-    results: of calls that are not run, by their place, in place of what they returned.
+    key_root: what idempotency keys are made of; no longer written. made: the calls of the other run by their place:
+    the fork's have the same keys for as long as they are the same calls; empty makes all have keys of their own.
+    results: of calls that are not run, by their place, in place of what they returned. given: more about these.
     messages: texts in a user's voice, each added to the agent's model request of its number.
+    requests: how many requests to its model the agent makes before the first that is not taken over.
+    retried: after how many of these somebody had the model asked again, since its answers had failed the run.
     """
 
     workflow_id: str
@@ -438,6 +465,10 @@ class Fork(Payload):
     rulings: tuple[ReusedRuling, ...] = ()
     results: dict[str, Json] = {}
     messages: dict[str, str] = {}
+    made: dict[str, MadeCall] = {}
+    given: dict[str, GivenResult] = {}
+    requests: int = 0
+    retried: tuple[int, ...] = ()
 
 
 class StepResult(Payload):
@@ -468,7 +499,7 @@ class Carried(Payload):
     for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
     its tools started, all ended. new_from: as in `RunOutput`. agent: whose turn it is, when the run's agent has handed
     over; previous_response_id: of the answer that the messages go on from. claims: how many the run has sent to the
-    keeper of its budget.
+    keeper of its budget. stuck: how many steps have been stuck so far. made: see `Fork`.
     """
 
     usage: Usage = Usage()
@@ -482,6 +513,8 @@ class Carried(Payload):
     previous_response_id: str | None = None
     new_from: int = 0
     claims: int = 0
+    stuck: int = 0
+    made: dict[str, MadeCall] = {}
 
 
 class RunInput(Payload):
@@ -498,6 +531,7 @@ class RunInput(Payload):
     account: set when another run keeps the budget of this one.
     fork: set when this one begins as another run did. carried: set when this execution goes on from an earlier one.
     session: the conversation that the run is a turn of; instead of message_history.
+    key_root: what idempotency keys are made of, for a run that a tool started; empty makes them the run's own.
     """
 
     agent: AgentName
@@ -514,6 +548,7 @@ class RunInput(Payload):
     options: RunOptions = RunOptions()
     fork: Fork | None = None
     carried: Carried | None = None
+    key_root: str = ""
     session: SessionId | None = None
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from interlock.contracts.payloads import (
     Account,
     Json,
     JudgeVerdict,
+    MadeCall,
     Outcome,
     RequestKind,
     Retry,
@@ -111,14 +112,15 @@ class FailedStep:
     """A step that has failed for good.
 
     kind, agent_path, label: as in `StuckStep`. error: what ends the run when nobody has the step run again.
-    check_limits: raises ValueError, saying why, for usage limits the agent cannot take; None where limits are no help.
+    check_limits: raises ValueError, saying why, for usage limits the agent cannot take, and with True also for those
+    that leave it no request; None where limits are no help.
     """
 
     kind: str
     agent_path: tuple[str, ...]
     label: str
     error: Exception
-    check_limits: Callable[[dict[str, Json]], object] | None = None
+    check_limits: Callable[[dict[str, Json], bool], object] | None = None
 
 
 class Recovery(Protocol):
@@ -132,6 +134,11 @@ class Recovery(Protocol):
         """How many runs of agents the tool call with this key has started, and how many of them have ended."""
         ...
 
+    async def end_agents(self, key: str) -> None:
+        """End the runs of agents that the tool call with this key has started and left open: it has settled, so nobody
+        waits for them."""
+        ...
+
 
 @dataclass(frozen=True)
 class Continuation:
@@ -142,6 +149,7 @@ class Continuation:
     agent: whose turn it is, by name; empty for the run's own. previous_response_id: of the answer that the messages go
     on from, where the provider keeps it. deps: as the run's tools have changed them; null when they stay as given.
     new_from: as in `RunOutput`.
+    made: what `CallScope.still_made` says.
     """
 
     messages: list[Json]
@@ -152,6 +160,7 @@ class Continuation:
     previous_response_id: str | None = None
     deps: Json = None
     new_from: int = 0
+    made: Mapping[str, MadeCall] = field(default_factory=dict)
 
 
 class AgentRunner(Protocol):
@@ -311,17 +320,29 @@ class Adapter(ToolCatalog, Protocol):
         ...
 
 
+class Body(Protocol):
+    """What runs the body of one tool call: an activity or a workflow, once it has begun."""
+
+    handle: Any
+
+    def begun(self, handle: Any) -> Any:
+        """Take the handle, and hand it on."""
+        ...
+
+
 @dataclass(frozen=True)
 class ActivityPlan:
     """How the activities that are started in this context are shown and retried.
 
     summary: one line, no secrets. retries: a Temporal `RetryPolicy` in place of the one they are started with, whose
-    never-retried error types stay; None leaves it. call: a digest of the tool call that is made.
+    never-retried error types stay; None leaves it. call: a digest of the tool call that is made. body: of that call;
+    one that has begun is not begun again.
     """
 
     summary: str
     retries: Any = None
     call: str = ""
+    body: Body | None = None
 
 
 activity_plan: ContextVar[ActivityPlan | None] = ContextVar("interlock_activity_plan", default=None)
@@ -330,4 +351,4 @@ event_sink: ContextVar[EventSink | None] = ContextVar("interlock_event_sink", de
 """Set in the activities of a run that is streamed."""
 
 place: ContextVar[str] = ContextVar("interlock_place", default="")
-"""Which tool call of the run the current code belongs to, such as `tool:4`; empty outside of one."""
+"""Where in the run the current code belongs, as `places.step_parts` says; empty for the run's own agent."""

@@ -83,6 +83,12 @@ def cut(text: str, longest: int = _LONGEST_TEXT) -> str:
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest:,} characters more)"
 
 
+def number_in(value: Any, name: str) -> int:
+    """A field that is a whole number; 0 when there is none."""
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, int) else 0
+
+
 def text_in(value: Any, name: str) -> str:
     """The text under a name of a JSON object; empty when it is not there."""
     found = value.get(name) if isinstance(value, dict) else None

@@ -14,6 +14,7 @@ from temporalio.converter import DataConverter
 
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
+from interlock.contracts.places import MODEL_SUFFIXES, step_parts
 from interlock.journal._payloads import (
     UNREADABLE,
     Decoder,
@@ -38,8 +39,7 @@ ENDS: Mapping[int, tuple[str, StepStatus]] = {
 }
 _OWN_KINDS: Mapping[str, StepKind] = {names.DESCRIBE_TOOL: "description", names.RECORD_VERDICT: "predicate"}
 _KINDS: tuple[tuple[str, StepKind], ...] = (
-    ("__model_request", "model"),
-    ("__model_request_stream", "model"),
+    *((suffix, "model") for suffix in MODEL_SUFFIXES),
     ("__call_tool", "tool"),
     (names.JUDGE_SUFFIX, "judge"),
     ("__predicate", "predicate"),
@@ -210,8 +210,7 @@ def step_in(header: Header) -> tuple[str, str]:
         name = DataConverter.default.payload_converter.from_payload(header.fields[names.HEADER_STEP], str)
     except Exception:  # None is there, or bytes that are no text.
         return "", ""
-    place, _, activity = str(name).partition("/")
-    return place, activity.rpartition(":")[0]
+    return step_parts(str(name))
 
 
 def _kind(activity_type: str) -> StepKind:

@@ -20,6 +20,7 @@ from interlock.journal._payloads import (
     cut,
     made,
     moment,
+    number_in,
     shown,
     shown_object,
     size,
@@ -84,6 +85,7 @@ class HistoryReader:
         self._retries_by_event: dict[int, int] = {}
         self._retried: set[tuple[str, int]] = set()  # Which stuck step, empty for all, was retried in which task.
         self._stuck: dict[int, Stuck] = {}
+        self._stuck_before = 0  # In the executions before.
         self._over: dict[int, int] = {}  # In which task the run saw that a stuck step's time is over.
         self._sub_runs: dict[str, SubRunLink] = {}
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
@@ -194,6 +196,8 @@ class HistoryReader:
         self._rulings = _objects_in(fork, "rulings")
         if agent and isinstance(given, dict):
             self._first_budget = made(Budget, given.get("budget"))
+        carried = given.get("carried") if isinstance(given, dict) else None
+        self._stuck_before = number_in(carried, "stuck")
         self._steps.root = (*texts_in(parent, "agent_path"), agent) if agent else ()
         self._head |= {
             "workflow_id": attributes.workflow_id,
@@ -343,7 +347,7 @@ class HistoryReader:
 
     def _keep_retried(self) -> None:
         """Of a step whose time is over in the task that has it retried, the retry counts."""
-        for number, started in enumerate(self._stuck, 1):
+        for number, started in enumerate(self._stuck, self._stuck_before + 1):
             task = self._over.get(started, 0)
             if self._retried & {("", task), (str(number), task)}:
                 self._stuck[started] = self._stuck[started].model_copy(update={"outcome": "retried"})
