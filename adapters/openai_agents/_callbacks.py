@@ -28,7 +28,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType
 
 from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, kept, placed, planned, shielded
-from interlock.adapters.openai_agents._scope import current_scope
+from interlock.adapters.openai_agents._scope import current_scope, ending
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Json
@@ -219,7 +219,7 @@ def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
 async def _call(agent: str, callback: Callback, label: str) -> Any:
     scope = current_scope.get()
     assert scope, "A recorded callback is only used inside a run."
-    with placed(scope.place_of(callback.tool_call_id)) if callback.tool_call_id else nullcontext():
+    with ending(scope), placed(scope.place_of(callback.tool_call_id)) if callback.tool_call_id else nullcontext():
         while True:
             context = scope.context.dump()
             with planned(f"{callback.kind} {label}", call=digest([callback.slot, callback.given])):

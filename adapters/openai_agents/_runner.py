@@ -7,11 +7,11 @@ from typing import Any
 from agents import Agent, AgentsException, RunConfig, UserError
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
 from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
-from interlock.adapters.openai_agents._scope import Scope, current_scope, entered, inner
+from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
 from interlock.adapters.openai_agents._traces import traced
 
 _LOOP = AgentRunner()
@@ -34,12 +34,9 @@ class InterlockRunner(AgentRunner):
             return await self._before.run(starting_agent, input, **options)
         _check_session(starting_agent, options)
         here = inner(scope, starting_agent.name)
-        with entered(here), placed(here.at) if here.by_answer else nullcontext():
+        with ending(scope), entered(here), placed(here.at) if here.by_answer else nullcontext():
             try:
                 return await in_loop(here, starting_agent, input, **options)
-            except ApplicationError as error:
-                scope.fatal.append(error)
-                raise
             except ActivityError as error:
                 # The tool's error function tells the outer model; Temporal's own words say nothing.
                 raise AgentsException(f"Agent {starting_agent.name!r} failed: {error.cause or error}") from error

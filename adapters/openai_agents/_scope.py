@@ -105,6 +105,16 @@ def entered(scope: Scope) -> Iterator[None]:
         current_scope.reset(token)
 
 
+@contextmanager
+def ending(scope: Scope) -> Iterator[None]:
+    """Let what Interlock itself raises inside end the run: the SDK makes an error of its own of it."""
+    try:
+        yield
+    except ApplicationError as error:
+        scope.fatal.append(error)
+        raise
+
+
 def inner(scope: Scope, agent: str) -> Scope:
     """The scope of an agent that is a tool of this one's."""
     return scope.inner(agent, durable={}, asked=None, turns=0, model=None)

@@ -35,7 +35,7 @@ from interlock.adapters.openai_agents._callbacks import recorded_needs_approval,
 from interlock.adapters.openai_agents._graph import agent_of_tool
 from interlock.adapters.openai_agents._marks import is_idempotent
 from interlock.adapters.openai_agents._results import ToolResult, decoded
-from interlock.adapters.openai_agents._scope import Scope, current_scope
+from interlock.adapters.openai_agents._scope import Scope, current_scope, ending
 from interlock.adapters.openai_agents._servers import toolset_of
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
@@ -68,7 +68,7 @@ def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
 async def _invoke(agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
     scope = current_scope.get()
     assert scope, "A durable tool is only used inside a run."
-    with scope.calling(ctx.tool_call_id) as at:
+    with ending(scope), scope.calling(ctx.tool_call_id) as at:
         if scope.fork and at in scope.fork.results:
             given = scope.fork.given.get(at)
             note = edit_note(given.executed) if given and given.executed is not None else ""
