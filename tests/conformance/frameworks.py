@@ -16,7 +16,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai import Tool as PydanticTool
 from pydantic_ai import messages as said
-from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.exceptions import ModelHTTPError, ToolFailed
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_ai.usage import RequestUsage
@@ -39,9 +39,14 @@ class Call:
     arguments: dict[str, Any]
 
 
-def call(tool: str, call_id: str, /, **arguments: Any) -> Call:
-    """A call of a tool: of `look(order)`, `refund(order, amount)`, or `ask_NAME(input)` of an inner agent."""
-    return Call(tool, call_id, arguments)
+def call(tool: str, call_id: str, order: str, amount: Any = 0.0) -> Call:
+    """A call of a `Tool`."""
+    return Call(tool, call_id, {"order": order, "amount": amount})
+
+
+def ask(inner: str, call_id: str) -> Call:
+    """A call of an `Inner` agent."""
+    return Call(f"ask_{inner}", call_id, {"input": "go"})
 
 
 @dataclass(frozen=True)
@@ -229,25 +234,16 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
         in_workflow = {"temporal": False}
         return PydanticTool(ask, name=f"ask_{tool.name}", requires_approval=gated, metadata=in_workflow)
 
-    async def work(ctx: RunContext[Any], order: str, amount: float = 0) -> Any:
+    async def work(ctx: RunContext[Any], order: str, amount: float) -> Any:
         try:
             return await _settled(tool.body(Made(order, amount, pydantic_ai.idempotency_key(ctx))))
         except Exception as error:
-            if tool.tells:
-                raise pydantic_ai_tells(error) from error
-            raise
+            raise ToolFailed(str(error)) if tool.tells else error from error
 
     metadata = {"idempotent": True} if tool.idempotent else None
     return PydanticTool(
         work, name=tool.name, description=tool.description, requires_approval=gated, metadata=metadata
     )
-
-
-def pydantic_ai_tells(error: Exception) -> Exception:
-    """What a tool raises to have its model told."""
-    from pydantic_ai.exceptions import ToolFailed
-
-    return ToolFailed(str(error))
 
 
 def _pydantic_ai_toolset(tool: Tool) -> AbstractToolset[Any]:
@@ -351,7 +347,7 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
         made: FunctionTool = tool.agent.as_tool(f"ask_{tool.name}", "", needs_approval=tool.gated)
         return made
 
-    async def work(ctx: ToolContext[Any], order: str, amount: float = 0) -> Any:
+    async def work(ctx: ToolContext[Any], order: str, amount: float) -> Any:
         return await _settled(tool.body(Made(order, amount, openai_agents.idempotency_key(ctx))))
 
     gated = tool.gated
@@ -361,7 +357,6 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
         description_override=tool.description,
         failure_error_function=(lambda ctx, error: str(error)) if tool.tells else None,
         needs_approval=gated if isinstance(gated, bool) else (lambda ctx, arguments, call_id: gated(arguments)),
-        strict_mode=False,
     )
     return openai_agents.idempotent(made) if tool.idempotent else made
 

@@ -9,11 +9,11 @@ from interlock.contracts.payloads import RunState
 from tests.conformance.conftest import RunApp
 from tests.conformance.frameworks import Call, Desk, Framework, Script, Tool, app_of, call
 
-PAY = [call("refund", "a", order="A-1", amount=10.0)]
+PAY = [call("refund", "a", "A-1", 10.0)]
 
 
 def two_refunds() -> list[Call]:
-    return [call("refund", "a", order="A-1", amount=10.0), call("refund", "b", order="A-2", amount=20.0)]
+    return [call("refund", "a", "A-1", 10.0), call("refund", "b", "A-2", 20.0)]
 
 
 def one_app(framework: Framework, script: Script, *tools: Tool) -> Interlock:
@@ -59,7 +59,7 @@ async def test_the_model_reads_why_a_call_was_rejected(framework: Framework, run
 
 async def test_a_run_can_ask_any_number_of_times(framework: Framework, run_app: RunApp) -> None:
     desk = Desk()
-    turns = [[call("refund", "same", order=f"A-{n}", amount=1.0)] for n in range(1, 5)]
+    turns = [[call("refund", "same", f"A-{n}", 1.0)] for n in range(1, 5)]
     script = Script(*turns, "done")
     async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
         run = await app.client.start("support", "refund all")
@@ -76,7 +76,7 @@ async def test_each_call_starts_at_its_own_answer_and_ungated_calls_never_wait(
     framework: Framework, run_app: RunApp
 ) -> None:
     desk, looked = Desk(), Desk()
-    script = Script([*two_refunds(), call("look", "c", order="A-3")], "done")
+    script = Script([*two_refunds(), call("look", "c", "A-3")], "done")
     tools = [Tool(body=desk, gated=True), Tool(name="look", body=looked)]
     async with run_app(one_app(framework, script, *tools)) as app:
         run = await app.client.start("support", "refund both")
@@ -156,7 +156,7 @@ async def test_two_requests_for_the_same_call_have_an_answer_each(framework: Fra
 
 async def test_secrets_are_masked_for_reviewers_and_reach_the_tool(framework: Framework, run_app: RunApp) -> None:
     desk, secret = Desk(), "sk-live-0123456789abcdef0123"
-    script = Script([call("refund", "a", order=f"A-1 {secret}", amount=1.0)], "done")
+    script = Script([call("refund", "a", f"A-1 {secret}", 1.0)], "done")
     async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
         run = await app.client.start("support", "refund A-1")
         (request,) = await app.requests(run, 1)
@@ -188,7 +188,7 @@ async def test_an_approved_call_of_a_tool_that_changed_since_is_asked_about_agai
 
 
 async def test_calls_with_arguments_that_do_not_fit_are_not_asked_about(framework: Framework, run_app: RunApp) -> None:
-    desk, script = Desk(), Script([call("refund", "a", order="A-1", amount="lots")], PAY, "done")
+    desk, script = Desk(), Script([call("refund", "a", "A-1", "lots")], PAY, "done")
     async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
         run = await app.client.start("support", "refund A-1")
         (request,) = await app.requests(run, 1)
