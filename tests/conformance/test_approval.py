@@ -188,8 +188,8 @@ async def test_an_approved_call_of_a_tool_that_changed_since_is_asked_about_agai
 
 
 async def test_calls_with_arguments_that_do_not_fit_are_not_asked_about(framework: Framework, run_app: RunApp) -> None:
-    desk, script = Desk(), Script([call("refund", "a", "A-1", "lots")], PAY, "done")
-    async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
+    desk, script = Desk(), Script([call("refund", "a", "A-1", "lots")], [call("refund", "b", "A-1", 10.0)], "done")
+    async with run_app(one_app(framework, script, Tool(body=desk, gated=True, tells=True))) as app:
         run = await app.client.start("support", "refund A-1")
         (request,) = await app.requests(run, 1)
         assert request.arguments == {"order": "A-1", "amount": 10.0}
