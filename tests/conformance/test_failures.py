@@ -72,7 +72,7 @@ async def test_a_failure_that_the_model_is_told_of_shows_as_failed(framework: Fr
         output = await run.result()
         (step,) = [step for step in (await run.journal()).steps if step.kind == "tool"]
 
-    assert script.results() == {"p": "no such order"}
+    assert "no such order" in script.results()["p"]
     assert step.status == "failed"
     assert output.usage.tool_calls == 0
 
