@@ -241,9 +241,7 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
             raise ToolFailed(str(error)) if tool.tells else error from error
 
     metadata = {"idempotent": True} if tool.idempotent else None
-    return PydanticTool(
-        work, name=tool.name, description=tool.description, requires_approval=gated, metadata=metadata
-    )
+    return PydanticTool(work, name=tool.name, description=tool.description, requires_approval=gated, metadata=metadata)
 
 
 def _pydantic_ai_toolset(tool: Tool) -> AbstractToolset[Any]:

@@ -105,9 +105,7 @@ async def test_a_run_that_asks_whether_a_call_happened_can_be_cancelled(framewor
 
 
 async def test_a_stuck_run_can_be_cancelled(framework: Framework, run_app: RunApp) -> None:
-    build = app_of(
-        framework.agent(Script(PAY, "done"), tools=[Tool(body=Desk([ConnectionError()]))]), stuck_seconds=60
-    )
+    build = app_of(framework.agent(Script(PAY, "done"), tools=[Tool(body=Desk([ConnectionError()]))]), stuck_seconds=60)
     async with run_app(build) as app:
         run = await app.client.start("support", "go")
         await app.state(run, lambda state: bool(state.stuck))
