@@ -233,8 +233,8 @@ class ActivationWatch:
             time.sleep(self._limit / _LOOKS)
 
     def _evict_all(self) -> None:
-        """Take apart what a worker that has stopped leaves behind. The SDK leaves it to be collected, and a task that is
-        collected while it waits wakes up in whatever thread that is, in the middle of another run."""
+        """Take apart what a worker that has stopped leaves behind. The SDK leaves it to be collected, and a task that
+        is collected while it waits wakes up in whatever thread that is, in the middle of another run."""
         if self.threads is not None:
             act = WorkflowActivation()
             act.jobs.add().remove_from_cache.SetInParent()

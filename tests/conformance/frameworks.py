@@ -149,7 +149,7 @@ class Desk:
 
 class Framework(Protocol):
     """A framework, as the scenarios need it. denied: what a model is told of a call that was rejected without a word.
-    tool_calls_told: whether a call that failed and was told to the model counts as made."""
+    out_of_turns: the type of the failure when the limit of requests is used up."""
 
     name: str
     denied: str
@@ -348,13 +348,17 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
     async def work(ctx: ToolContext[Any], order: str, amount: float) -> Any:
         return await _settled(tool.body(Made(order, amount, openai_agents.idempotency_key(ctx))))
 
-    gated = tool.gated
+    predicate = tool.gated
+
+    async def asks(ctx: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        return bool(callable(predicate) and predicate(arguments))
+
     made = function_tool(
         work,
         name_override=tool.name,
         description_override=tool.description,
         failure_error_function=(lambda ctx, error: str(error)) if tool.tells else None,
-        needs_approval=gated if isinstance(gated, bool) else (lambda ctx, arguments, call_id: gated(arguments)),
+        needs_approval=predicate if isinstance(predicate, bool) else asks,
     )
     return openai_agents.idempotent(made) if tool.idempotent else made
 

@@ -36,6 +36,7 @@ async def test_an_approved_call_runs_once_and_no_model_call_is_repeated(framewor
         output = await run.result()
 
         assert output.output == "done"
+        assert await app.client.attach(run.id).result() == output
         assert desk.orders == ["A-1"]
         assert script.calls == 2
         assert script.results() == {"a": "done A-1"}

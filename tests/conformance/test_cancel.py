@@ -110,3 +110,5 @@ async def test_a_stuck_run_can_be_cancelled(framework: Framework, run_app: RunAp
         run = await app.client.start("support", "go")
         await app.state(run, lambda state: bool(state.stuck))
         await cancelled(run)
+
+        assert (await run.state()).stuck == []

@@ -159,7 +159,7 @@ async def test_an_approved_call_that_failed_after_its_effect_is_asked_about(
         question = await asked(app, run)
         for verdict in ("approve", "reject"):
             with pytest.raises(RefusedError, match="asks whether an approved call happened"):
-                await run.decide(question.request_id, verdict)  # type: ignore[arg-type]
+                await run.decide(question.request_id, verdict)
         await run.decide(question.request_id, "happened", result="paid, receipt 77", digest=question.digest, by="ann")
         await run.result()
         state = await run.state()

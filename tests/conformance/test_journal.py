@@ -19,7 +19,7 @@ async def test_a_journal_tells_each_step_by_kind_name_path_tokens_and_outcome(
     inner_script = Script([call("refund", "r", "A-1", 5.0)], "inner")
     inner = framework.agent(inner_script, name="inner", tools=[Tool(body=desk, gated=True)])
     script = Script([call("look", "l", "A-1")], [ask("inner", "i")], "done")
-    tools = [Tool(name="look", body=looked), Inner("inner", inner)]
+    tools: list[Tool | Inner] = [Tool(name="look", body=looked), Inner("inner", inner)]
     async with run_app(app_of(framework.agent(script, tools=tools), inner)) as app:
         run = await app.client.start("support", "go")
         await app.requests(run, 1)

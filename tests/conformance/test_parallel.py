@@ -78,9 +78,7 @@ async def test_each_call_has_one_result_whatever_the_order_and_mix_of_answers(
     framework: Framework, run_app: RunApp
 ) -> None:
     desk = Desk()
-    scripts: list[Script] = []
     player = Script(lambda said: [call("refund", "same", f"A-{n}", 1.0) for n in range(int(said[0].text))], "done")
-    scripts.append(player)
     build = app_of(framework.agent(player, tools=[Tool(body=desk, gated=True)]))
     async with run_app(build) as app:
 
