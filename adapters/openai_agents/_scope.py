@@ -38,8 +38,8 @@ class Scope(CallScope):
     context: of the whole run. agents: of the graph, by name. durable: the copies of them that run here.
     model: the run's own model, in place of the agents'.
     asked: see `Asked`. turns: requests to the models of this run so far.
-    made: the calls that returned, of the whole workflow. fatal: what ends the run, whatever a tool's error function
-    makes of it.
+    made: the calls that returned, of the whole workflow. made_before: how many did in the run's executions before it.
+    fatal: what ends the run, whatever a tool's error function makes of it.
     """
 
     context: Context
@@ -50,6 +50,12 @@ class Scope(CallScope):
     turns: int = 0
     made: list[str] = field(default_factory=list)
     fatal: list[ApplicationError] = field(default_factory=list)
+    made_before: int = 0
+
+    @property
+    def tool_calls(self) -> int:
+        """How many calls of the run have returned."""
+        return self.made_before + len(self.made)
 
     def path_to(self, agent: str) -> tuple[str, ...]:
         """The agents from the root of the workflow to one of this run's."""

@@ -61,6 +61,10 @@ def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
     made.needs_approval = False
     made.timeout_seconds = None  # It counts where the tool works, not while somebody is asked.
     made.on_invoke_tool = partial(_invoke, agent, tool)
+    # The loop would take a cancelled run, or one that is taken out of the cache, for a call that failed: it would tell
+    # the model of it, and go on to the hooks. What the tool's own function makes of a failure is asked for in `told`.
+    made._failure_error_function = None
+    made._use_default_failure_error_function = False
     recorded_tool(agent, tool, made)
     return made
 

@@ -21,6 +21,7 @@ from agents import (
     RunContextWrapper,
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
+    UserError,
 )
 from agents.run import DEFAULT_MAX_TURNS
 from pydantic import TypeAdapter, ValidationError
@@ -87,6 +88,7 @@ class Runner:
             fork=run.fork,
             is_long=is_long,
             **keys_of(run),
+            made_before=carried.usage.tool_calls,
             context=Context(self._context, run.deps),
             agents=self._agents,
             model=run.model or _named(self._running.config.model),
@@ -98,9 +100,9 @@ class Runner:
         except BaseException as error:
             if scope.fatal and isinstance(error, AgentsException):
                 raise scope.fatal[0] from None
-            if (failure := ended_by(error, task)) is error:
+            if (failure := ended_by(_without_wrapping(error), task)) is error:
                 raise
-            raise failure from None
+            raise failure from failure.__cause__
 
     async def _to_its_end(self, run: RunInput, scope: Scope) -> RunOutput | Continuation:
         usage = sdk_usage((run.carried or Carried()).usage)
@@ -134,7 +136,7 @@ class Runner:
                 limits = {**(limits or {}), **(retry.usage_limits or {})}
                 agent, given, previous = self._again(error, scope) or (agent, given, previous)
             finally:
-                scope.gate.count(usage_of(wrapper.usage, len(scope.made)))
+                scope.gate.count(usage_of(wrapper.usage, scope.tool_calls))
             turns = scope.turns
             scope.durable[agent.name] = _checked(durable(scope, agent))
         if result.interruptions:
@@ -176,7 +178,7 @@ class Runner:
         left, calls = _turns(limits), next(scope.calls) - 1
         return Continuation(
             messages=said,
-            usage=usage_of(wrapper.usage, len(scope.made)),
+            usage=usage_of(wrapper.usage, scope.tool_calls),
             usage_limits={**(limits or {}), "max_turns": None if left is None else left - scope.turns},
             calls=calls,
             made=scope.still_made(calls),
@@ -240,6 +242,13 @@ def _check_limits(taken: int, new: dict[str, Json], strict: bool) -> None:
         raise ValueError(error.message) from error
     if strict and turns is not None and turns <= taken:
         raise ValueError(f"max_turns: {taken} turns were taken already; give more")
+
+
+def _without_wrapping(error: BaseException) -> BaseException:
+    """What a tool's call failed with, without what the SDK says about it."""
+    while isinstance(error, UserError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _as_json(value: Any) -> Any:

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
@@ -71,6 +71,7 @@ class _Guarded(WorkflowInstance):
         self._lock = threading.Lock()
         self._at_work = False
         self._eviction: WorkflowActivation | None = None
+        watch.cached.add(self)
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         if _evicts(act):
@@ -116,6 +117,7 @@ class _Guarded(WorkflowInstance):
         return not isinstance(loop._object, AgentWorkflow | SessionWorkflow) or loop._object.idle()
 
     def _evict(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        self._watch.cached.discard(self)
         for _ in range(_EVICTION_TRIES):
             try:
                 with self._watch.looking_at(act, self.get_info().workflow_id):
@@ -206,6 +208,7 @@ class ActivationWatch:
     def __init__(self, threads: ActivationThreads | None = None, *, limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._limit = limit_seconds
         self.kept: list[WorkflowInstance] = []
+        self.cached: set[WorkflowInstance] = set()
         self.threads = threads
         self._at_work: dict[int, _Activation] = {}
         self._blocked: dict[str, list[_Activation]] = {}
@@ -218,6 +221,7 @@ class ActivationWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._evict_all()
         self._stop.set()
         self._thread.join()
         if self.threads is not None:
@@ -227,6 +231,14 @@ class ActivationWatch:
             for thread, activation in left:
                 self._interrupt(thread, activation)
             time.sleep(self._limit / _LOOKS)
+
+    def _evict_all(self) -> None:
+        """Take apart what a worker that has stopped leaves behind. The SDK leaves it to be collected, and a task that
+        is collected while it waits wakes up in whatever thread that is, in the middle of another run."""
+        if self.threads is not None:
+            act = WorkflowActivation()
+            act.jobs.add().remove_from_cache.SetInParent()
+            wait([self.threads.submit(run.activate, act) for run in list(self.cached)], self._limit)
 
     @contextmanager
     def looking_at(self, act: WorkflowActivation, workflow_id: str) -> Iterator[None]:

@@ -113,3 +113,24 @@ def test_an_interrupted_thread_takes_nothing_along_to_its_next_run(watch: Activa
 def _activate(watch: ActivationWatch, act: WorkflowActivation, do: Callable[[], object]) -> None:
     with watch.looking_at(act, "support-1"):
         do()
+
+
+class Cached:
+    """A run that a worker has in its cache."""
+
+    def __init__(self) -> None:
+        self.given: list[WorkflowActivation] = []
+        self.thread = 0
+
+    def activate(self, act: WorkflowActivation) -> None:
+        self.given.append(act)
+        self.thread = threading.get_ident()
+
+
+def test_what_a_stopped_worker_leaves_in_its_cache_is_taken_apart_in_a_thread_for_runs() -> None:
+    run = Cached()
+    with ActivationWatch(ActivationThreads()) as watch:
+        watch.cached.add(run)  # type: ignore[arg-type]
+
+    assert [act.jobs[0].HasField("remove_from_cache") for act in run.given] == [True]
+    assert run.thread not in (0, threading.get_ident())

@@ -45,19 +45,6 @@ def two_refunds() -> list[ToolCallPart]:
     return [call("refund", "a", order="A-1", amount=10.0), call("refund", "b", order="A-2", amount=20.0)]
 
 
-async def test_an_approved_call_runs_once_and_no_model_call_is_repeated(run_app: Running) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund A-1")
-        (request,) = await app.requests(run, 1)
-        await run.decide(request.request_id, "approve", digest=request.digest)
-
-        assert (await run.result()).output == "done"
-        assert refunds.made == [("A-1", 10.0)]
-        assert script.calls == 2
-        assert await app.client.attach(run.id).result() == await run.result()
-
-
 @pytest.mark.parametrize(
     ("reason", "told"),
     [("too much", "too much"), ("", "The tool call was denied."), ("  ", "The tool call was denied.")],
@@ -74,43 +61,6 @@ async def test_the_model_reads_why_a_call_was_rejected(run_app: Running, reason:
         assert script.results() == {"a": told}
         assert script.outcomes() == {"a": "denied"}
         assert output.usage.tool_calls == 0
-
-
-async def test_a_run_can_ask_any_number_of_times(run_app: Running) -> None:
-    refunds = Refunds()
-    turns = [[call("refund", "same", order=f"A-{n}", amount=1.0)] for n in range(1, 5)]
-    script = Script(*turns, "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund all")
-        for n in range(1, 5):
-            (request,) = await app.requests(run, 1)
-            assert request.request_id == str(n)
-            await run.decide(request.request_id, "approve")
-            await eventually_made(refunds, n)
-
-        assert (await run.result()).output == "done"
-        assert [order for order, _ in refunds.made] == ["A-1", "A-2", "A-3", "A-4"]
-
-
-async def test_each_call_starts_at_its_own_answer_and_ungated_calls_never_wait(run_app: Running) -> None:
-    refunds, looked = Refunds(), []
-
-    def look(order: str) -> str:
-        looked.append(order)
-        return order
-
-    script = Script([*two_refunds(), call("look", "c", order="A-3")], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated(), look])])) as app:
-        run = await app.client.start("support", "refund both")
-        await app.requests(run, 2)
-        await app.state(run, lambda _: looked == ["A-3"])
-        await run.decide("2", "approve")
-        await app.state(run, lambda _: refunds.made == [("A-2", 20.0)])
-        assert [request.request_id for request in await run.approvals()] == ["1"]
-        await run.decide("1", "approve")
-        await run.result()
-
-        assert script.results() == {"a": "refunded A-1", "b": "refunded A-2", "c": "A-3"}
 
 
 async def test_edited_arguments_are_what_runs_and_the_model_is_told(run_app: Running) -> None:

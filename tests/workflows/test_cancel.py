@@ -265,20 +265,6 @@ async def test_cancelling_withdraws_the_question_whether_a_call_happened(run_app
         await has_withdrawn(run, 1)
 
 
-async def test_a_stuck_run_can_be_cancelled(run_app: Running) -> None:
-    def work(order: str) -> None:
-        raise OSError("again")
-
-    once = {"temporal": {"retry_policy": RetryPolicy(maximum_attempts=1)}}
-    stuck = agent(Script(CALL, "done"), tools=[Tool(work, name="work", metadata=once)])
-    async with run_app(Interlock([stuck], settings=Settings(stuck_seconds=60))) as app:
-        run = await app.client.start("support", "go")
-        await app.state(run, lambda state: bool(state.stuck))
-        await cancelled(app, run)
-
-        assert (await run.state()).stuck == []
-
-
 async def test_a_run_that_is_about_to_ask_can_be_cancelled(run_app: Running) -> None:
     in_line, modelling, tooling = asyncio.Event(), Diary(), Diary()
 

@@ -1,6 +1,5 @@
 """A step that has failed for good keeps its run, and exactly that step runs again when somebody asks for it."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -167,20 +166,6 @@ async def test_other_calls_go_on_and_are_decided_while_one_is_stuck(run_app: Run
         assert script.results() == {"2": "sent 2", "p": "paid"}
 
 
-async def test_a_stuck_run_ends_by_itself_with_the_failure(run_app: Running) -> None:
-    post = Down()
-    script = Script([call("send", "2", number=2)], "done")
-    app_of = stuck_app(agent(script, tools=[Tool(post.send)]), settings=Settings(stuck_seconds=0.5))
-    async with run_app(app_of) as app:
-        run = await app.client.start("support", "go")
-        with pytest.raises(RunFailedError, match="the post office is closed") as failed:
-            await run.result()
-        with pytest.raises(RefusedError, match="waits for nothing any more"):
-            await run.retry()
-
-        assert failed.value.error_type == "ConnectionError"
-
-
 async def test_how_long_a_run_may_be_stuck_is_fixed_at_its_start(run_app: Running) -> None:
     post = Down()
     script = Script([call("send", "2", number=2)], "done")
@@ -244,37 +229,6 @@ async def test_a_model_that_failed_for_good_is_asked_again(run_app: Running) -> 
         assert script.calls == 3
         assert shapes(script.asked[1]) == shapes(script.asked[2])
         assert output.usage.requests == 2
-
-
-async def test_a_run_that_its_limits_stopped_goes_on_with_new_ones(run_app: Running) -> None:
-    ran: list[str] = []
-    script = Script([call("note", "n1", text="one")], [call("note", "n2", text="two")], "done")
-    async with run_app(stuck_app(agent(script, tools=[Tool(lambda text: ran.append(text), name="note")]))) as app:
-        run = await app.client.start("support", "go", usage_limits={"request_limit": 2, "tool_calls_limit": 9})
-        (step,) = await stuck(app, run)
-        with pytest.raises(RefusedError, match="The new limits do not fit: There are no usage limits request_limt"):
-            await run.retry(usage_limits={"request_limt": 3})
-        with pytest.raises(RefusedError, match="The new limits do not fit: request_limit"):
-            await run.retry(usage_limits={"request_limit": "many"})
-        await run.retry(usage_limits={"request_limit": 3})
-        output = await run.result()
-
-        assert (step.kind, step.error_type) == ("model", "UsageLimitExceeded")
-        assert output.output == "done"
-        assert output.usage.requests == 3
-        assert ran == ["one", "two"]
-        assert script.calls == 3
-
-
-async def test_new_limits_are_refused_where_no_limit_failed(run_app: Running) -> None:
-    post = Down()
-    script = Script([call("send", "2", number=2)], "done")
-    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
-        run = await app.client.start("support", "go")
-        await stuck(app, run)
-        with pytest.raises(RefusedError, match="New limits are no help"):
-            await run.retry(usage_limits={"request_limit": 3})
-        await run.cancel()
 
 
 async def test_a_model_whose_answers_did_not_fit_is_asked_again_from_its_last_request(run_app: Running) -> None:
@@ -375,19 +329,6 @@ async def test_the_policy_nearest_to_a_tool_counts(
         await run.cancel()
 
         assert len(post.calls) == attempts
-
-
-async def test_a_stuck_run_that_is_cancelled_ends_cancelled(run_app: Running) -> None:
-    post = Down()
-    script = Script([call("send", "2", number=2)], "done")
-    async with run_app(stuck_app(agent(script, tools=[Tool(post.send)]))) as app:
-        run = await app.client.start("support", "go")
-        await stuck(app, run)
-        await run.cancel()
-        with pytest.raises(RunFailedError) as failed:
-            await asyncio.wait_for(run.result(), 10)
-
-        assert failed.value.status == "cancelled"
 
 
 async def test_a_tool_that_raises_an_error_of_the_models_failed_itself(run_app: Running) -> None:

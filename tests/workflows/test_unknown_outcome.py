@@ -102,19 +102,6 @@ async def test_a_call_that_fails_again_is_asked_about_again(run_app: Running) ->
         assert bank.paid == [5, 5]
 
 
-async def test_giving_up_ends_the_run_with_a_type(run_app: Running) -> None:
-    bank, script = Bank(ConnectionError()), Script(PAY, "done")
-    async with run_app(bank_app(script, bank)) as app:
-        run = await app.client.start("support", "go")
-        question = await asked(app, run)
-        await run.decide(question.request_id, "give_up", reason="cannot tell")
-        with pytest.raises(RunFailedError, match="not known whether the approved call of 'pay'") as failed:
-            await run.result()
-
-        assert failed.value.error_type == "OutcomeUnknownError"
-        assert bank.paid == [5]
-
-
 @pytest.mark.parametrize("error", [ModelRetry("not so"), ToolFailed("no")], ids=["ModelRetry", "ToolFailed"])
 async def test_what_a_tool_tells_the_model_is_no_unknown_outcome(run_app: Running, error: Exception) -> None:
     bank, script = Bank(error), Script(PAY, "done")
@@ -126,19 +113,6 @@ async def test_what_a_tool_tells_the_model_is_no_unknown_outcome(run_app: Runnin
 
         assert bank.paid == [5]
         assert len((await run.state()).settled) == 1
-
-
-async def test_a_tool_that_declares_itself_idempotent_is_tried_again(run_app: Running) -> None:
-    bank, script = Bank(ConnectionError(), ConnectionError()), Script(PAY, "done")
-    async with run_app(bank_app(script, bank, metadata={"idempotent": True})) as app:
-        run = await app.client.start("support", "go")
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-        await run.result()
-
-        assert bank.paid == [5, 5, 5]
-        assert len(set(bank.keys)) == 1
-        assert script.results() == {"p": "paid 5"}
 
 
 @pytest.mark.parametrize("said", [False, "no"])

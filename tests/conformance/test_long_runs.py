@@ -1,0 +1,59 @@
+"""A run whose history has become long goes on in another execution: nothing is lost, nothing is done twice."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+
+from interlock.server import EmbeddedServer
+from tests.conformance.conftest import RunApp, app_runner
+from tests.conformance.frameworks import Desk, Framework, Script, Tool, app_of, call
+
+
+@pytest.fixture(scope="module")
+async def short_histories() -> AsyncIterator[EmbeddedServer]:
+    """A server that takes a history of 40 events for a long one."""
+    config = {"limit.historyCount.suggestContinueAsNew": "40"}
+    embedded = await EmbeddedServer.start(port=0, ui=False, dynamic_config=config)
+    yield embedded
+    await embedded.stop()
+
+
+@pytest.fixture(params=[1_000, 0], ids=["cached", "uncached"])
+def run_app(short_histories: EmbeddedServer, request: pytest.FixtureRequest) -> RunApp:
+    return app_runner(short_histories, request.param)
+
+
+async def test_a_long_run_is_several_executions_and_does_each_step_once(framework: Framework, run_app: RunApp) -> None:
+    looked, desk = Desk(), Desk()
+    turns = [[call("look", f"l{n}", f"L-{n}")] for n in range(12)]
+    script = Script(*turns[:6], [call("refund", "r", "R-1", 1.0)], *turns[6:], "done")
+    tools = [Tool(name="look", body=looked), Tool(body=desk, gated=True)]
+    async with run_app(app_of(framework.agent(script, tools=tools))) as app:
+        run = await app.client.start("support", "go", usage_limits=framework.turns(30))
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        output = await run.result()
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+        ended = [one.status async for one in found]
+
+    assert output.output == "done"
+    assert looked.orders == [f"L-{n}" for n in range(12)]
+    assert desk.orders == ["R-1"]
+    assert len({made.key for made in looked.made + desk.made}) == 13
+    assert (script.calls, output.usage.requests, output.usage.tool_calls) == (14, 14, 13)
+    assert WorkflowExecutionStatus.CONTINUED_AS_NEW in ended
+
+
+async def test_limits_count_over_all_executions(framework: Framework, run_app: RunApp) -> None:
+    looked, script = Desk(), Script(*[[call("look", f"l{n}", f"L-{n}")] for n in range(15)], "done")
+    build = app_of(framework.agent(script, tools=[Tool(name="look", body=looked)]), stuck_seconds=60)
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go", usage_limits=framework.turns(12))
+        await app.state(run, lambda state: bool(state.stuck))
+        assert script.calls == 12
+        await run.retry(usage_limits=framework.turns(40))
+        output = await run.result()
+
+    assert (output.output, output.usage.requests) == ("done", 16)
+    assert looked.orders == [f"L-{n}" for n in range(15)]
