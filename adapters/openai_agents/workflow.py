@@ -88,7 +88,7 @@ class Runner:
             fork=run.fork,
             is_long=is_long,
             **keys_of(run),
-            made_before=carried.usage.tool_calls,
+            made_before=(run.carried or Carried()).usage.tool_calls,
             context=Context(self._context, run.deps),
             agents=self._agents,
             model=run.model or _named(self._running.config.model),
