@@ -80,7 +80,8 @@ class CallScope:
     of the call as well.
     kept: which calls keep the keys that they had in another run.
     is_long: whether the execution is to end before the next request to the model, and another one to go on.
-    over: failures that were kept for somebody to retry: as the end of the run they are final.
+    over: failures that were kept for somebody to retry: as the end of the run they are final. final: the failures of
+    calls that end the run.
     inside: whether its agent is at work: then every other agent that runs is one inside of it.
     runs: counts the runs of agents in each place, of the whole workflow. places: of the model's calls, by call id.
     under_way: the places of the calls whose tools are at work.
@@ -98,6 +99,7 @@ class CallScope:
     key_of_call: bool = False
     kept: _Kept = field(default_factory=lambda: _Kept({}))
     over: list[Exception] = field(default_factory=list)
+    final: list[BaseException] = field(default_factory=list)
     calls: Iterator[int] = field(default_factory=lambda: count(1))
     places: dict[str, str] = field(default_factory=dict)
     under_way: set[str] = field(default_factory=set)
@@ -208,10 +210,13 @@ class CallAtWork:
     A framework that gives a call up, since another one of the same answer has failed or somebody has lost patience,
     would have it cancelled: its effect may have happened, and what it returns would be lost. Only the run's
     cancellation is the body's.
+
+    is_in_vain: whether the run is about to end, and the body would wait for somebody who need not come in time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_in_vain: Callable[[], bool]) -> None:
         self.handle: Any = None
+        self._is_in_vain = is_in_vain
         self._watch: asyncio.Task[None] | None = None
 
     def begun(self, handle: Any) -> Any:
@@ -219,7 +224,7 @@ class CallAtWork:
         self.handle, cancel = handle, handle.cancel
 
         def given_up(msg: Any = None) -> bool:
-            if not _outlasts_its_wait():
+            if not self._outlasts_its_wait():
                 return bool(cancel(msg))
             self._watch = self._watch or asyncio.ensure_future(_end_with_the_run(handle))
             return False
@@ -237,11 +242,14 @@ class CallAtWork:
             except asyncio.CancelledError:
                 if self.handle is None:
                     raise
-                if not _outlasts_its_wait():
+                if not self._outlasts_its_wait():
                     await _cancelled(self.handle)
                     raise
                 given_up = True
                 _go_on()
+
+    def _outlasts_its_wait(self) -> bool:
+        return _outlasts_its_wait() and not self._is_in_vain()
 
 
 async def settled(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -99,7 +99,9 @@ class GatedToolset(WrapperToolset[Any]):
                 result = await self._call(scope, at, keys, name, tool_args, ctx, tool)
             except asyncio.CancelledError:
                 raise  # Of the run's own: its end sees to the agents.
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, ApplicationError) or any(error is one for one in scope.over):
+                    scope.final.append(error)
                 await _end_agents(scope, keys)
                 raise
             await _end_agents(scope, keys)
@@ -140,7 +142,7 @@ class GatedToolset(WrapperToolset[Any]):
             ended = scope.recovery.agents_of(key)[1]
             try:
                 make = partial(super().call_tool, name, _travelling(args, tool) if ticket else args, ctx, tool)
-                body = CallAtWork()
+                body = CallAtWork(partial(_waits_in_vain, scope, key))
                 with planned(call_label(name, written), ticket, call=call, key=key, body=body):
                     return await (settled(make) if _runs_in_workflow(tool) else body.settled(make))
             except (ApprovalRequired, CallDeferred) as deferral:
@@ -178,6 +180,12 @@ class GatedToolset(WrapperToolset[Any]):
                     asked = None
             finally:
                 scope.count()
+
+
+def _waits_in_vain(scope: Scope, key: str) -> bool:
+    """Whether the run ends by a failure beside a call that waits for an agent, which may wait for a person."""
+    started, ended = scope.recovery.agents_of(key)
+    return bool(scope.final) and started > ended
 
 
 async def _end_agents(scope: Scope, keys: Iterable[str]) -> None:
