@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 ROOMS = ("workflows", "activities", "adapters", "bridge")
 NEED_AN_EXTRA = (
+    "interlock.adapters.openai_agents",
     "interlock.adapters.pydantic_ai",
     "interlock.worker",
     "interlock.replay",
