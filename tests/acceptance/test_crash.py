@@ -64,6 +64,7 @@ async def test_killed_workers_repeat_only_what_was_in_flight(tmp_path: Path) -> 
     await app.requests(run, 1)
     await kill(first)
     second = await workers.start()
+    await app.requests(run, 1)  # It takes its time to load on a busy machine.
     await run.decide("1", "approve")
     await workers.until("slow")
     await kill(second)
