@@ -46,12 +46,13 @@ async def test_a_used_up_budget_ends_the_run_from_inside_an_agent_that_is_a_tool
 async def test_the_turns_of_a_session_are_one_conversation(run_app: Running) -> None:
     script = Script("first", "second")
     async with run_app(Interlock([agent(script)])) as app:
-        await (await app.client.start("support", "one", session="ann")).result()
-        output = await (await app.client.start("support", "two", session="ann")).result()
+        session = f"ann-{app.client.task_queue}"
+        await (await app.client.start("support", "one", session=session)).result()
+        output = await (await app.client.start("support", "two", session=session)).result()
 
         assert output.output == "second"
         assert [item.get("content") for item in script.asked[-1]][::2] == ["one", "two"]
-        assert len(await app.client.conversation("ann")) == 4
+        assert len(await app.client.conversation(session)) == 4
 
 
 async def test_a_streamed_run_tells_what_its_model_says_and_how_far_its_tool_is(
