@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 from jsonschema import ValidationError as SchemaMismatch
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
@@ -409,6 +409,18 @@ def outcome_unknown(tool: str, ticket: Ticket, error: ActivityError) -> Applicat
         type=names.OUTCOME_UNKNOWN,
         non_retryable=True,
     )
+
+
+def written(value: Any) -> Any:
+    """A value as JSON. Raises ApplicationError, not retried, for one that has no such form."""
+    try:
+        return from_json(to_json(value))
+    except ValueError as error:
+        raise ApplicationError(
+            f"A value of type {type(value).__name__} cannot be written as JSON: {error}",
+            type=names.AGENT_RUN_FAILED,
+            non_retryable=True,
+        ) from error
 
 
 def edit_note(arguments: dict[str, Json]) -> str:

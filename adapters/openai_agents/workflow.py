@@ -25,11 +25,11 @@ from agents import (
 )
 from agents.run import DEFAULT_MAX_TURNS
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError
 
 from interlock._failures import ended_by, failure_of
-from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never
+from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never, written
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
@@ -143,8 +143,8 @@ class Runner:
             raise ApplicationError(
                 "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
             )
-        messages = _as_json(result.to_input_list())
-        return RunOutput(output=_as_json(result.final_output), messages=messages, new_from=_new_from(run, messages))
+        messages = written(result.to_input_list())
+        return RunOutput(output=written(result.final_output), messages=messages, new_from=_new_from(run, messages))
 
     def _beginning(self, run: RunInput) -> tuple[Agent[Any], Any, str | None]:
         if run.carried is None:
@@ -172,7 +172,7 @@ class Runner:
         """Where the agent stands; None when that is too much for the input of another execution."""
         asked = scope.asked
         assert asked
-        said = _as_json(ItemHelpers.input_to_new_input_list(asked.input))
+        said = written(ItemHelpers.input_to_new_input_list(asked.input))
         if len(to_json(said)) + len(run.model_dump_json(exclude={"message_history"})) > LARGEST_INPUT_BYTES:
             return None
         left, calls = _turns(limits), next(scope.calls) - 1
@@ -249,17 +249,6 @@ def _without_wrapping(error: BaseException) -> BaseException:
     while isinstance(error, UserError) and error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _as_json(value: Any) -> Any:
-    try:
-        return from_json(to_json(value))
-    except ValueError as error:
-        raise ApplicationError(
-            f"A value of type {type(value).__name__} cannot be written as JSON: {error}",
-            type=names.AGENT_RUN_FAILED,
-            non_retryable=True,
-        ) from error
 
 
 def _invalid_input(message: str) -> ApplicationError:

@@ -9,6 +9,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_core import from_json, to_json
 from temporalio.exceptions import ApplicationError
 
+from interlock.adapters._calls import written
 from interlock.contracts import names
 from interlock.contracts.payloads import Json
 
@@ -48,8 +49,8 @@ def as_prompt(prompt: str | Sequence[UserContent]) -> str | list[Json]:
     """A prompt as the input of a run has it."""
     if isinstance(prompt, str):
         return prompt
-    written: list[Json] = PROMPT.dump_python(list(prompt), mode="json")
-    return written
+    parts: list[Json] = PROMPT.dump_python(list(prompt), mode="json")
+    return parts
 
 
 def as_json(value: Any) -> Json:
@@ -59,14 +60,8 @@ def as_json(value: Any) -> Json:
             type=names.AGENT_RUN_FAILED,
             non_retryable=True,
         )
-    try:
-        return from_json(to_json(value))
-    except ValueError as error:
-        raise ApplicationError(
-            f"A value of type {type(value).__name__} cannot be written as JSON: {error}",
-            type=names.AGENT_RUN_FAILED,
-            non_retryable=True,
-        ) from error
+    as_written: Json = written(value)
+    return as_written
 
 
 def type_name(kind: Any) -> str:

@@ -16,13 +16,12 @@ from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
-from pydantic_core import from_json, to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from interlock._failures import failure_of
 from interlock.activities.own_time import waiting_for_others
+from interlock.adapters._worker import AttemptInterceptor, check_ticket
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import Durable
 from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow
@@ -78,7 +77,7 @@ class PydanticAIAdapter:
     @property
     def interceptors(self) -> list[Interceptor]:
         """See `Adapter`."""
-        return [_WorkerInterceptor(self)]
+        return [AttemptInterceptor(), _WorkerInterceptor(self)]
 
     async def close(self) -> None:
         """See `Adapter`. Its toolsets are entered for each call."""
@@ -138,13 +137,6 @@ class PydanticAIAdapter:
             return not activity.is_worker_shutdown()
         return details.cancel_requested or (details.not_found and await self._sub_runs.is_over(workflow_id))
 
-    def check_ticket(self, ticket: Ticket, arguments: Mapping[str, Any]) -> None:
-        """Raise when what would run now is not what was approved."""
-        if digest(from_json(to_json(arguments))) != ticket.arguments_digest:
-            raise _changed(ticket, "the arguments")
-        if self.fingerprint(ticket.agent, ticket.toolset, ticket.tool) != ticket.fingerprint:
-            raise _changed(ticket, "the tool")
-
 
 class _WorkerInterceptor(Interceptor):
     def __init__(self, adapter: PydanticAIAdapter) -> None:
@@ -160,19 +152,11 @@ class _Inbound(ActivityInboundInterceptor):
         self._adapter = adapter
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        try:
-            return await self._execute(input)
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # Such as SystemExit: meant to end more than this attempt, so none follows.
-            raise failure_of(error) from None
-
-    async def _execute(self, input: ExecuteActivityInput) -> Any:
         carried = getattr(input.args[0], "serialized_run_context", None) if input.args else None
         if not isinstance(carried, dict):
             return await super().execute_activity(input)
         if ticket := carried.get("interlock_ticket"):
-            self._adapter.check_ticket(Ticket.model_validate(ticket), input.args[0].tool_args)
+            check_ticket(self._adapter, Ticket.model_validate(ticket), input.args[0].tool_args)
         current_worker.set(self._adapter)
         _sub_runs.set(itertools.count(1))
         _path.set(tuple(carried.get("interlock_path", ())))
@@ -191,14 +175,6 @@ _account: ContextVar[Account | None] = ContextVar("interlock_account", default=N
 def _place(info: activity.Info) -> str:
     """What stands for the key of an activity that is no tool call."""
     return digest([info.workflow_run_id, info.activity_id])
-
-
-def _changed(ticket: Ticket, what: str) -> ApplicationError:
-    return ApplicationError(
-        f"Since request {ticket.request_id!r} was approved {what} of {ticket.tool!r} changed; it is asked for again.",
-        type=names.TOOL_CHANGED,
-        non_retryable=True,
-    )
 
 
 def _durable(name: str, agent: Agent[Any, Any]) -> Durable:

@@ -11,6 +11,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from temporalio.exceptions import ApplicationError
 
 from interlock import Interlock, RefusedError
+from interlock.adapters._worker import check_ticket
 from interlock.adapters.pydantic_ai.worker import PydanticAIAdapter
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Ticket
@@ -102,7 +103,7 @@ def ticket(adapter: PydanticAIAdapter, **changed: Any) -> Ticket:
 
 
 def test_the_approved_call_passes_the_check(adapter: PydanticAIAdapter) -> None:
-    adapter.check_ticket(ticket(adapter), {"order": "A-1"})
+    check_ticket(adapter, ticket(adapter), {"order": "A-1"})
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_anything_else_is_refused_before_the_tool_runs(
     adapter: PydanticAIAdapter, changed: dict[str, Any], arguments: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(ApplicationError, match=f"{what} of .* changed; it is asked for again") as refused:
-        adapter.check_ticket(ticket(adapter, **changed), arguments)
+        check_ticket(adapter, ticket(adapter, **changed), arguments)
     assert refused.value.non_retryable
     assert refused.value.type == "ToolChangedError"
 
