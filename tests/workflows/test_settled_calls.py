@@ -22,7 +22,6 @@ class Shop:
 
     def __init__(self, *, lets_go: bool = False) -> None:
         self.begun, self.free = asyncio.Event(), asyncio.Event()
-        self.picky_waits = True
         self.error: Exception | None = None
         self.seen: list[str] = []
         if lets_go:
@@ -42,8 +41,7 @@ class Shop:
         return f"paid {amount}"
 
     async def picky(self) -> str:
-        if self.picky_waits:
-            await self.begun.wait()
+        await self.begun.wait()
         raise ModelRetry("not so")
 
     def tools(self, **options: Any) -> list[Tool[Any]]:
@@ -148,9 +146,17 @@ async def test_a_question_whether_a_call_happened_stays_open_when_another_call_f
 
 async def test_a_call_that_waits_for_its_approval_is_withdrawn_when_another_one_fails_the_run(run_app: Running) -> None:
     shop, script = Shop(lets_go=True), Script(TOGETHER, [call("pay", "again", amount=5)], "done")
-    shop.picky_waits = False
-    async with run_app(Interlock([agent(script, tools=shop.tools(requires_approval=True))], settings=HOUR)) as app:
+    asked = asyncio.Event()
+
+    async def picky() -> str:
+        await asked.wait()
+        raise ModelRetry("not so")
+
+    tools = [Tool(shop.pay, requires_approval=True), Tool(picky, max_retries=0)]
+    async with run_app(Interlock([agent(script, tools=tools)], settings=HOUR)) as app:
         run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        asked.set()
         state = await app.state(run, lambda state: bool(state.stuck))
         assert (state.requests, [one.outcome for one in state.settled]) == ([], ["withdrawn"])
         await run.retry()
