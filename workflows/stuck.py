@@ -57,11 +57,16 @@ class StuckSteps:
         """The stuck steps, oldest first."""
         return [stuck.shown for stuck in self._stuck.values()]
 
+    @property
+    def keeps(self) -> bool:
+        """See `Recovery`."""
+        return bool(self._seconds)
+
     async def wait(self, step: FailedStep) -> Retry:
         """See `Recovery`."""
         if step.kind == "model" and self._reuse.was_retried():
             return Retry(requested_at=workflow.now())
-        if not self._seconds:
+        if not self.keeps:
             raise step.error
         stuck = self._keep(step)
         try:

@@ -237,3 +237,31 @@ async def test_an_approved_call_whose_time_was_over_is_asked_about(run_app: Runn
         await run.result()
 
         assert script.results() == {"p": "receipt 77"}
+
+
+async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_asks_a_person(run_app: Running) -> None:
+    inner_script = Script([call("pay", "p")], "inner done")
+    inner = agent(inner_script, name="inner", tools=[Tool(lambda: "paid", name="pay", requires_approval=True)])
+    asked = asyncio.Event()
+
+    async def delegate() -> str:
+        return str((await inner.run("go")).output)
+
+    async def picky() -> str:
+        await asked.wait()
+        raise ModelRetry("not so")
+
+    script = Script([call("delegate", "d"), call("picky", "q")], "done")
+    async with run_app(Interlock([agent(script, tools=[delegate, Tool(picky, max_retries=0)]), inner])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=0)
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        below = app.client.attach(sub_run.workflow_id)
+        await app.requests(below, 1)
+        asked.set()
+        with pytest.raises(RunFailedError, match="picky"):
+            await asyncio.wait_for(run.result(), 20)
+
+        async def is_cancelled() -> bool:
+            return (await below.report()).status == "cancelled"
+
+        await eventually(is_cancelled)

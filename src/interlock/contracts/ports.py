@@ -126,6 +126,11 @@ class FailedStep:
 class Recovery(Protocol):
     """Where a step that has failed for good keeps its run until somebody has the step run again."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a run is kept at all; otherwise a step that has failed for good ends it at once."""
+        ...
+
     async def wait(self, step: FailedStep) -> Retry:
         """Wait until the step is to run again. Raises its error when nobody asks for that in time."""
         ...
