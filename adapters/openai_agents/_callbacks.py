@@ -22,13 +22,10 @@ from agents import (
 from agents.tool_context import ToolContext
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json
-from temporalio import workflow
-from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
-from temporalio.workflow import ActivityCancellationType
 
-from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, kept, placed, planned, shielded
+from interlock.adapters._calls import placed, planned
 from interlock.adapters.openai_agents._scope import current_scope, ending
+from interlock.adapters.openai_agents._steps import step, until_done
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Json
@@ -219,38 +216,20 @@ def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
 async def _call(agent: str, callback: Callback, label: str) -> Any:
     scope = current_scope.get()
     assert scope, "A recorded callback is only used inside a run."
+    what = f"{callback.kind} {label}"
+
+    async def make() -> CallbackResult:
+        context = scope.context.dump()
+        told = scope.told(scope.path_to(agent), callback.tool_call_id)
+        given = callback.model_copy(update={"context": context, "serialized_run_context": told})
+        with planned(what, call=digest([callback.slot, callback.given])):
+            activity = names.callback_activity(agent, callback.kind)
+            result: CallbackResult = await step(activity, given, CallbackResult, scope.retries.tool)
+        scope.context.change(context, result.changes, f"The {what}")
+        return result
+
     with ending(scope), placed(scope.place_of(callback.tool_call_id)) if callback.tool_call_id else nullcontext():
-        while True:
-            context = scope.context.dump()
-            with planned(f"{callback.kind} {label}", call=digest([callback.slot, callback.given])):
-                handle = workflow.start_activity(
-                    names.callback_activity(agent, callback.kind),
-                    callback.model_copy(
-                        update={
-                            "context": context,
-                            "serialized_run_context": scope.told(scope.path_to(agent), callback.tool_call_id),
-                        }
-                    ),
-                    result_type=CallbackResult,
-                    start_to_close_timeout=OPEN_END,
-                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                    retry_policy=_retries(scope.retries.tool),
-                )
-            try:
-                result: CallbackResult = await shielded(handle)
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                await kept(scope, f"{callback.kind} {label}", error)
-                continue
-            scope.context.change(context, result.changes, f"The {callback.kind} {label}")
-            return result.value
-
-
-def _retries(policy: RetryPolicy) -> RetryPolicy:
-    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE]
-    return replace(policy, non_retryable_error_types=never)
+        return (await until_done(scope, what, make)).value
 
 
 def as_json(value: Any) -> Json:

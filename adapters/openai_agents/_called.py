@@ -22,6 +22,7 @@ from pydantic_core import to_json
 from interlock.adapters.openai_agents._callbacks import AGENT_HOOKS, RUN_HOOKS, Callback, CallbackResult, as_json
 from interlock.adapters.openai_agents._context import ContextType, changes_of
 from interlock.adapters.openai_agents._graph import Running, function_tools
+from interlock.adapters.openai_agents._hosted import label_of
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
@@ -75,7 +76,7 @@ class Callbacks:
             tool = await self._tool(agent.name, rest, context)
             return await _result(tool.needs_approval, ctx, given["arguments"], callback.tool_call_id)
         if what == "hosted":
-            hosted = next(one for one in agent.tools if isinstance(one, HostedMCPTool) and _label(one) == rest)
+            hosted = next(one for one in agent.tools if isinstance(one, HostedMCPTool) and label_of(one) == rest)
             request = MCPToolApprovalRequest(ctx, McpApprovalRequest.model_validate(given["request"]))
             return await _result(hosted.on_approval_request, request)
         if what == "enabled":
@@ -132,10 +133,6 @@ def _as_output(agent: Agent[Any], written: Any) -> Any:
     """The agent's output as its guardrails know it."""
     kind = agent.output_type
     return written if kind is None or not isinstance(kind, type) else TypeAdapter(kind).validate_json(to_json(written))
-
-
-def _label(tool: HostedMCPTool) -> str:
-    return str(tool.tool_config.get("server_label", ""))
 
 
 async def _result(function: Any, *args: Any) -> Any:

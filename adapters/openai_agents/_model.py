@@ -19,16 +19,14 @@ from agents.items import TResponseStreamEvent
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseUsage
 from openai.types.responses.response_prompt_param import ResponsePromptParam
 from pydantic.dataclasses import dataclass
-from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.openai_agents import ModelActivityParameters
 from temporalio.openai_agents._invoke_model_activity import ActivityModelInput
 from temporalio.openai_agents._temporal_model_stub import _TemporalModelStub
-from temporalio.workflow import ActivityCancellationType
 
-from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, HistoryIsLongError, planned, shielded
+from interlock.adapters._calls import HistoryIsLongError, planned
 from interlock.adapters.openai_agents._scope import Asked, Scope, current_scope, usage_of
+from interlock.adapters.openai_agents._steps import step
 from interlock.contracts import names
 from interlock.contracts.payloads import Json
 from interlock.contracts.payloads import Usage as Used
@@ -125,17 +123,11 @@ class RecordedModel(_TemporalModelStub):
                 await scope.recovery.wait(FailedStep("model", path, step, error))
 
     async def _step(self, scope: Scope, label: str, request: RequestInput) -> Answer:
+        policy = scope.retries.model
+        never = [*(policy.non_retryable_error_types or ()), "UserError"]
         with planned(label):
-            handle = workflow.start_activity(
-                names.model_activity(self._agent_name),
-                request,
-                result_type=Answer,
-                start_to_close_timeout=OPEN_END,
-                heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                retry_policy=_with_never_retried(scope.retries.model),
-            )
-        answer: Answer = await shielded(handle)
+            activity = names.model_activity(self._agent_name)
+            answer: Answer = await step(activity, request, Answer, replace(policy, non_retryable_error_types=never))
         return answer
 
 
@@ -149,11 +141,6 @@ def type_of_model(agent: Agent[Any]) -> str:
     if agent.model is None or isinstance(agent.model, str):
         return agent.model or "default"
     return str(getattr(agent.model, "model", None) or type(agent.model).__name__)
-
-
-def _with_never_retried(policy: RetryPolicy) -> RetryPolicy:
-    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE, "UserError"]
-    return replace(policy, non_retryable_error_types=never)
 
 
 def _as_event(response: ModelResponse) -> Response:

@@ -1,19 +1,19 @@
 """MCP servers of agents: what the workflow knows of them, and the worker's connections to them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from agents import Agent, AgentBase, FunctionTool, RunContextWrapper
+from agents import Agent, AgentBase, FunctionTool, ModelBehaviorError, RunContextWrapper
 from agents.mcp import MCPServer
+from mcp import MCPError
 from mcp.types import Tool as MCPTool
 from pydantic import BaseModel
-from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
-from temporalio.workflow import ActivityCancellationType
 
-from interlock.adapters._calls import HEARTBEAT_TIMEOUT, OPEN_END, kept, planned, shielded
+from interlock.adapters._calls import planned
 from interlock.adapters.openai_agents._scope import current_scope
+from interlock.adapters.openai_agents._steps import step, until_done
 from interlock.contracts import names
 from interlock.contracts.payloads import Json
 
@@ -63,28 +63,16 @@ class RecordedServer(MCPServer):
         scope = current_scope.get()
         assert scope, "A recorded server is only used inside a run."
         label = f"tools of {self.name}"
-        while True:
+
+        async def make() -> list[MCPTool]:
+            told = scope.told(scope.path_to(self._agent.name))
+            wanted = ListInput(at=self._at, context=scope.context.dump(), serialized_run_context=told)
             with planned(label):
-                handle = workflow.start_activity(
-                    names.list_tools_activity(self._agent.name),
-                    ListInput(
-                        at=self._at,
-                        context=scope.context.dump(),
-                        serialized_run_context=scope.told(scope.path_to(self._agent.name)),
-                    ),
-                    result_type=list[MCPTool],
-                    start_to_close_timeout=OPEN_END,
-                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                    retry_policy=scope.retries.tool,
-                )
-            try:
-                tools: list[MCPTool] = await shielded(handle)
-                return tools
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                await kept(scope, label, error)
+                activity = names.list_tools_activity(self._agent.name)
+                tools: list[MCPTool] = await step(activity, wanted, list[MCPTool], scope.retries.tool)
+            return tools
+
+        return await until_done(scope, label, make)
 
     async def connect(self) -> None:
         """Nothing: the worker connects."""
@@ -111,24 +99,34 @@ class Servers:
     def __init__(self) -> None:
         self._connections: dict[int, _Connection] = {}
 
-    async def connected(self, servers: Iterable[MCPServer]) -> None:
-        """Connect to these servers. Raises what a server that cannot be reached raises."""
-        for server in servers:
-            connection = self._connections.get(id(server))
-            if connection is None:
-                connection = self._connections[id(server)] = _Connection(server)
-            try:
-                await asyncio.shield(connection.ready)
-            except BaseException:
-                if connection.ready.done():
-                    self._connections.pop(id(server), None)
-                raise
+    @asynccontextmanager
+    async def using(self, servers: Iterable[MCPServer]) -> AsyncIterator[None]:
+        """Connections to these servers. Raises what a server that cannot be reached raises.
 
-    async def drop(self, servers: Iterable[MCPServer]) -> None:
-        """End the connections to these servers; the next call connects again."""
+        One that breaks is broken for everybody who uses it; the next who needs it connects again.
+        """
         for server in servers:
-            if connection := self._connections.pop(id(server), None):
-                await connection.close()
+            await self._connected(server)
+        try:
+            yield
+        except (MCPError, ModelBehaviorError):
+            raise  # The server has answered, or was never asked.
+        except Exception:  # Transports have no error in common: it may be the connection.
+            for server in servers:
+                if connection := self._connections.pop(id(server), None):
+                    await connection.close()
+            raise
+
+    async def _connected(self, server: MCPServer) -> None:
+        connection = self._connections.get(id(server))
+        if connection is None:
+            connection = self._connections[id(server)] = _Connection(server)
+        try:
+            await asyncio.shield(connection.ready)
+        except BaseException:
+            if connection.ready.done():
+                self._connections.pop(id(server), None)
+            raise
 
     async def close(self) -> None:
         """End all connections."""
@@ -161,13 +159,15 @@ class _Connection:
     async def close(self) -> None:
         self._stop.set()
         await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # A broken connection may not close well; it is gone all the same.
         if self.ready.done() and not self.ready.cancelled():
             self.ready.exception()  # Somebody has seen it, or nobody wanted it.
 
 
 def server_of(agent: Agent[Any], toolset: str) -> MCPServer | None:
     """The agent's server with this name."""
-    return next((one for one in agent.mcp_servers if one.name == toolset), None)
+    return next((one for one in agent.mcp_servers if toolset in (one.name, one._error_name)), None)
 
 
 def connection_of(server: MCPServer) -> Json:
@@ -178,7 +178,7 @@ def connection_of(server: MCPServer) -> Json:
     return [type(server).__name__, server.name, getattr(params, "command", ""), list(getattr(params, "args", []))]
 
 
-def toolset_of(agent: Agent[Any], tool: FunctionTool) -> str:
+def toolset_of(tool: FunctionTool) -> str:
     """The name of the server that a tool is from; empty for the agent's own."""
     origin = tool._tool_origin
     return (origin.mcp_server_name or "") if origin is not None else ""

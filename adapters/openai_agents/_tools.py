@@ -12,14 +12,10 @@ from agents import Agent, FunctionTool, ModelBehaviorError, ToolOutputText
 from agents.tool import resolve_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 from pydantic import BaseModel
-from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
-from temporalio.workflow import ActivityCancellationType
 
 from interlock.adapters._calls import (
-    HEARTBEAT_TIMEOUT,
-    OPEN_END,
     ask_about_outcome,
     edit_note,
     has_infinite,
@@ -28,7 +24,6 @@ from interlock.adapters._calls import (
     may_have_happened,
     planned,
     schema_problem,
-    shielded,
     type_of,
 )
 from interlock.adapters.openai_agents._callbacks import recorded_needs_approval, recorded_tool
@@ -37,6 +32,7 @@ from interlock.adapters.openai_agents._marks import is_idempotent
 from interlock.adapters.openai_agents._results import ToolResult, decoded
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending
 from interlock.adapters.openai_agents._servers import toolset_of
+from interlock.adapters.openai_agents._steps import step
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.masking import call_label
@@ -171,7 +167,7 @@ class _Call:
         context = self._scope.context.dump()
         label, call = call_label(self._tool.name, arguments), digest([self._tool.qualified_name, arguments])
         with planned(label, ticket, call=call, key=self._scope.key_of(self._at, call)):
-            handle = workflow.start_activity(
+            result: ToolResult = await step(
                 names.tool_activity(self._agent.name),
                 CallInput(
                     name=self._tool.qualified_name,
@@ -179,13 +175,9 @@ class _Call:
                     context=context,
                     serialized_run_context=self._scope.told(self._path, self._ctx.tool_call_id),
                 ),
-                result_type=ToolResult,
-                start_to_close_timeout=OPEN_END,
-                heartbeat_timeout=HEARTBEAT_TIMEOUT,
-                cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                retry_policy=self._retries(ticket),
+                ToolResult,
+                self._retries(ticket),
             )
-        result: ToolResult = await shielded(handle)
         self._scope.made.append(self._tool.name)
         self._scope.context.change(context, result.changes, f"Tool {self._tool.name!r}")
         return decoded(result, self._tool)
@@ -193,11 +185,7 @@ class _Call:
     def _retries(self, ticket: Ticket | None) -> RetryPolicy:
         policy = self._scope.retries.of_tool(self._tool.name)
         once = ticket is not None and not is_idempotent(self._tool)  # One approval, one execution.
-        return dataclasses.replace(
-            policy,
-            maximum_attempts=1 if once else policy.maximum_attempts,
-            non_retryable_error_types=[*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE],
-        )
+        return dataclasses.replace(policy, maximum_attempts=1) if once else policy
 
     async def _failed(self, error: ActivityError, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         """What becomes of a call that failed: a ruling, text for the model, or None to run it again."""
@@ -214,7 +202,7 @@ class _Call:
         return GatedCall(
             kind=kind,
             agent_path=self._path,
-            toolset=toolset_of(self._agent, self._tool),
+            toolset=toolset_of(self._tool),
             tool=self._tool.qualified_name,
             description=self._tool.description,
             call_id=self._ctx.tool_call_id,

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from agents import (
@@ -116,8 +117,8 @@ class OpenAIAgentsAdapter:
         known = {**self._server_tools.get(agent, {}), **function_tools(self._agents[agent])}
         if name not in known and self._agents[agent].mcp_servers:
             servers = self._agents[agent].mcp_servers
-            await self._servers.connected(servers)
-            listed = await self._agents[agent].get_mcp_tools(RunContextWrapper(context))
+            async with self._servers.using(servers):
+                listed = await self._agents[agent].get_mcp_tools(RunContextWrapper(context))
             self._server_tools[agent] = {tool.name: tool for tool in listed if isinstance(tool, FunctionTool)}
             known |= self._server_tools[agent]
         if name not in known:
@@ -127,12 +128,8 @@ class OpenAIAgentsAdapter:
     async def _list(self, agent: str, wanted: ListInput) -> list[MCPTool]:
         server = self._agents[agent].mcp_servers[wanted.at]
         context = RunContextWrapper(self._context.load(wanted.context))
-        await self._servers.connected([server])
-        try:
+        async with self._servers.using([server]):
             return await server.list_tools(context, self._agents[agent])
-        except Exception:
-            await self._servers.drop([server])
-            raise
 
     def _activities_of(self, agent: str) -> list[Callable[..., Any]]:
         @activity.defn(name=names.model_activity(agent))
@@ -167,8 +164,7 @@ class OpenAIAgentsAdapter:
             check_ticket(self, Ticket.model_validate(ticket), call.tool_args)
         context = self._context.load(call.context)
         tool = await self._found(agent, call.name, context)
-        servers = self._agents[agent].mcp_servers if toolset_of(self._agents[agent], tool) else []
-        await self._servers.connected(servers)
+        server = server_of(self._agents[agent], toolset_of(tool))
         before = self._context.dump(context)
         arguments = to_json(call.tool_args).decode()
         ctx = ToolContext(
@@ -179,11 +175,7 @@ class OpenAIAgentsAdapter:
             agent=self._agents[agent],
         )
         current_key.set(str(about.get("interlock_key", "")))
-        try:
-            output = await _invoked(tool, ctx, arguments)
-        except Exception:
-            await self._servers.drop(servers)  # It may be the connection: the next attempt makes another one.
-            raise
+        output = await _invoked(tool, ctx, arguments, self._servers.using([server] if server else []))
         return encoded(output, changes_of(before, self._context.dump(context)))
 
 
@@ -193,14 +185,17 @@ def _no_tool(agent: str, name: str, known: Mapping[str, Any]) -> MisconfiguredEr
     )
 
 
-async def _invoked(tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
+async def _invoked(
+    tool: FunctionTool, ctx: ToolContext[Any], arguments: str, connected: AbstractAsyncContextManager[None]
+) -> Any:
     """The tool's output. What it raises is this attempt's failure, with what the tool would have its model told."""
     raw = getattr(tool.on_invoke_tool, "_invoke_tool_impl", None)
     working = tool
     if raw is not None:
         working = _without_error_function(tool, raw)
     try:
-        return await invoke_function_tool(function_tool=working, context=ctx, arguments=arguments)
+        async with connected:
+            return await invoke_function_tool(function_tool=working, context=ctx, arguments=arguments)
     except ApplicationError:
         raise
     except Exception as error:

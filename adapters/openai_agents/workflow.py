@@ -254,6 +254,3 @@ def _without_wrapping(error: BaseException) -> BaseException:
 def _invalid_input(message: str) -> ApplicationError:
     """The failure of a run whose input its agent cannot take."""
     return ApplicationError(message, type=names.INVALID_INPUT, non_retryable=True)
-
-
-__all__ = ["HistoryIsLongError", "Runner", "never"]

@@ -183,8 +183,10 @@ class GatedToolset(WrapperToolset[Any]):
 
 
 def _waits_in_vain(scope: Scope, key: str) -> bool:
-    """Whether the run ends by a failure beside a call that waits for an agent, which may wait for a person. Where no run
-    is kept, whatever the framework gives its calls up for is such a failure."""
+    """Whether the run ends by a failure beside a call that waits for an agent, which may wait for a person.
+
+    Where no run is kept, whatever the framework gives its calls up for is such a failure.
+    """
     started, ended = scope.recovery.agents_of(key)
     return started > ended and (bool(scope.final) or not scope.recovery.keeps)
 

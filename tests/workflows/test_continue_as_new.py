@@ -12,6 +12,7 @@ from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Price, RefusedError, Run
 from interlock.adapters.pydantic_ai import idempotency_key
+from interlock.adapters.pydantic_ai.worker import SubRunFailedError
 from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually, running
@@ -381,7 +382,7 @@ async def test_an_agent_of_a_tool_that_was_terminated_does_not_keep_the_run_wher
     async def delegate() -> str:
         try:
             return str((await inner.run("go")).output)
-        except Exception:
+        except SubRunFailedError:
             return "failed"
 
     script = Script([call("delegate", "d")], *([call("note", f"n{at}", number=at)] for at in range(10)), "done")
