@@ -4,15 +4,16 @@ import dataclasses
 from contextlib import nullcontext
 from typing import Any
 
-from agents import Agent, AgentsException, RunConfig, UserError
+from agents import Agent, AgentsException, RunConfig
 from agents.run import AgentRunner, get_default_agent_runner, set_default_agent_runner
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
 from interlock.adapters.openai_agents._traces import traced
+from interlock.contracts.errors import MisconfiguredError
 
 _LOOP = AgentRunner()
 """The SDK's own loop."""
@@ -32,9 +33,9 @@ class InterlockRunner(AgentRunner):
         scope = current_scope.get() if workflow.in_workflow() else None
         if scope is None:
             return await self._before.run(starting_agent, input, **options)
-        _check_session(starting_agent, options)
         here = inner(scope, starting_agent.name)
         with ending(scope), entered(here), placed(here.at) if here.by_answer else nullcontext():
+            _check_session(starting_agent, options)
             try:
                 return await in_loop(here, starting_agent, input, **options)
             except ActivityError as error:
@@ -50,14 +51,11 @@ class InterlockRunner(AgentRunner):
         scope = current_scope.get() if workflow.in_workflow() else None
         if scope is None:
             return self._before.run_streamed(starting_agent, input, **options)
-        _check_session(starting_agent, options)
         here = inner(scope, starting_agent.name)
-        with (
-            entered(here),
-            placed(here.at) if here.by_answer else nullcontext(),
-        ):  # The loop's task takes the context along.
-            agent = durable(here, starting_agent)
-            return _LOOP.run_streamed(agent, input, **_quiet(options))
+        # The loop's task takes the context along.
+        with ending(scope), entered(here), placed(here.at) if here.by_answer else nullcontext():
+            _check_session(starting_agent, options)
+            return _LOOP.run_streamed(durable(here, starting_agent), input, **_quiet(options))
 
 
 async def in_loop(scope: Scope, agent: Agent[Any], input: Any, **options: Any) -> Any:
@@ -81,7 +79,9 @@ def _quiet(options: dict[str, Any]) -> dict[str, Any]:
 
 def _check_session(agent: Agent[Any], options: dict[str, Any]) -> None:
     if options.get("session") is not None:
-        raise UserError(
+        raise ApplicationError(
             f"Agent {agent.name!r} is a tool with a session of its own, which a replay would read and write again. "
-            "Give it no session."
+            "Give it no session; a run may have one (`--session`).",
+            type=MisconfiguredError.__name__,
+            non_retryable=True,
         )

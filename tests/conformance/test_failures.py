@@ -1,5 +1,6 @@
 """Calls that fail: what runs again and what does not, and who is asked."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -61,6 +62,7 @@ async def test_a_failing_call_has_the_attempts_of_its_policy_with_one_key(
     keys = [made.key for made in desk.made]
     assert len(keys) == 4
     assert len(set(keys[:3])) == 1
+    assert all(re.fullmatch(r"[0-9a-f]{32}", key) for key in keys)
     assert keys[3] != keys[0]
     assert script.calls == 3
 

@@ -1,0 +1,87 @@
+"""What cannot run durably is refused by name where the app is made, or ends its run by its type."""
+
+from importlib import metadata
+from typing import Any
+
+import pytest
+from agents import Agent, Handoff, LocalShellTool, RunContextWrapper, SQLiteSession, WebSearchTool, function_tool
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai.models.test import TestModel
+
+from interlock import Interlock, MisconfiguredError, RunFailedError
+from interlock.adapters.pydantic_ai import Durable
+from tests.conftest import Running
+from tests.openai_agents.scripts import Script, agent, call
+
+
+@function_tool
+def look(order: str) -> str:
+    return order
+
+
+def other_look() -> Any:
+    return function_tool(lambda order: order, name_override="look", strict_mode=False)
+
+
+def takes(kind: Any) -> Any:
+    def tool(ctx: Any) -> str:
+        return ""
+
+    tool.__annotations__["ctx"] = RunContextWrapper[kind]
+    return function_tool(tool, name_override=f"takes_{kind.__name__}")
+
+
+def by_hand() -> Any:
+    async def invoke(ctx: Any, arguments: str) -> Any: ...
+
+    return Handoff("away", "", {}, invoke, "nobody")
+
+
+@pytest.mark.parametrize(
+    ("agents", "message"),
+    [
+        ([Agent("a", handoffs=[Agent("b")]), Agent("b")], r"Two agents have the name 'b'"),
+        ([Agent("a", tools=[Agent("a").as_tool("inner", "")])], r"Two agents have the name 'a'"),
+        ([Agent("a", tools=[look, other_look()])], r"Agent 'a' has two tools named 'look'"),
+        ([Agent("a", tools=[LocalShellTool(lambda _: "")])], r"of agent 'a' is a LocalShellTool, .* use a hosted one"),
+        ([Agent("a", handoffs=[by_hand()])], r"Handoff 'away' of agent 'a' does not say .* `handoff\(agent\)`"),
+        ([Agent("a", tools=[takes(int), takes(str)])], r"share one context type, and there are: int .*; str "),
+        ([Agent("a", tools=[takes(Script)])], r"context type Script cannot travel"),
+        ([Agent("a"), PydanticAgent(TestModel(), name="b", capabilities=[Durable()])], r"of one framework"),
+    ],
+    ids=["graph", "tool", "tools", "shell", "handoff", "contexts", "context", "frameworks"],
+)
+def test_what_cannot_run_is_refused_by_name(agents: list[Any], message: str) -> None:
+    with pytest.raises(MisconfiguredError, match=message):
+        Interlock(agents)
+
+
+def test_hosted_tools_are_taken() -> None:
+    assert Interlock([Agent("a", tools=[WebSearchTool()])]).agents.keys() == {"a"}
+
+
+@pytest.mark.parametrize(("found", "fits"), [("0.21.9", False), ("0.22.0", True), ("0.22.9", True), ("0.23.0", False)])
+def test_other_versions_of_the_sdk_are_refused(monkeypatch: pytest.MonkeyPatch, found: str, fits: bool) -> None:
+    real = metadata.version
+    wanted = {"openai-agents": found}
+    monkeypatch.setattr(
+        "interlock.adapters.openai_agents._versions.version", lambda name: wanted.get(name) or real(name)
+    )
+    if fits:
+        Interlock([Agent("a")])
+        return
+    with pytest.raises(MisconfiguredError, match=rf"openai-agents >=0\.22,<0\.23; {found} is installed"):
+        Interlock([Agent("a")])
+
+
+async def test_an_agent_that_is_a_tool_with_a_session_ends_the_run(run_app: Running) -> None:
+    inner = agent(Script("inner"), name="inner")
+    tool = inner.as_tool("inner", "", session=SQLiteSession("one"))
+    script = Script([call("inner", "a", input="x")], "done")
+    async with run_app(Interlock([agent(script, tools=[tool])])) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="a session of its own") as failed:
+            await run.result()
+
+        assert failed.value.error_type == "MisconfiguredError"
+        assert script.calls == 1
