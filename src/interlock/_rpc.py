@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
@@ -103,6 +104,17 @@ def root_failure(error: BaseException | None) -> tuple[str, str]:
         kind = getattr(error, "type", None)  # Of a timeout this is a number.
         return (kind if isinstance(kind, str) and kind else type(error).__name__), error.message
     return type(error).__name__, str(error)
+
+
+_PASSED_THROUGH = ("activity_failure_info", "child_workflow_execution_failure_info", "server_failure_info")
+
+
+def own_failure(failure: Failure) -> Failure:
+    """A stored failure without the activities and runs it came through, and without the server's own words: of a
+    failure over 4 kB whose step is tried again, it keeps the beginning as the cause of one that says so."""
+    while failure.HasField("cause") and failure.WhichOneof("failure_info") in _PASSED_THROUGH:
+        failure = failure.cause
+    return failure
 
 
 def quoted(text: str) -> str:

@@ -18,6 +18,7 @@ from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionSta
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
+from interlock._rpc import own_failure
 from interlock._versions import Workers, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.errors import RefusedError, UnavailableError
@@ -331,8 +332,7 @@ def _asks(request: ApprovalRequest) -> str:
 
 
 def _words(failure: Failure) -> str:
-    while failure.HasField("cause") and not failure.HasField("application_failure_info"):
-        failure = failure.cause
+    failure = own_failure(failure)
     kind = failure.application_failure_info.type
     return ": ".join(filter(None, (kind, " ".join(bounded(failure.message, _MESSAGE_CHARACTERS).split()))))
 

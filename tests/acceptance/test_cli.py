@@ -41,8 +41,10 @@ def model(messages, info):
     """Does what the prompt says in JSON: calls a tool with its arguments, then repeats what came back."""
     import json
 
-    if messages[0].parts[-1].content in ("fail", "stumble"):
-        raise (UserError if messages[0].parts[-1].content == "fail" else ValueError)("the model is broken")
+    if messages[0].parts[-1].content == "fail":
+        raise UserError("the model is broken")
+    if messages[0].parts[-1].content == "stumble":
+        raise ValueError("the model is broken" + "." * 9_000)  # More than the server keeps of it.
     if len(messages) == 1:
         calls = json.loads(messages[0].parts[-1].content)
         return ModelResponse(parts=[ToolCallPart(tool, arguments) for tool, arguments in calls])

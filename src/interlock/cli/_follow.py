@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from interlock._rpc import ignoring_unanswered
+from interlock._rpc import ignoring_unanswered, own_failure
 from interlock.cli._console import say
 from interlock.cli._progress import Progress
 from interlock.contracts import names
@@ -89,7 +89,7 @@ async def troubles(client: Client, workflow_id: str) -> list[Trouble]:
         Trouble(
             _step(one.activity_type.name),
             one.attempt - 1,
-            masked_text(one.last_failure.message) or "timed out",
+            masked_text(own_failure(one.last_failure).message) or "timed out",
             waits=one.last_failure.application_failure_info.type == names.TURN_NOT_YET,
         )
         for one in description.raw_description.pending_activities

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from interlock._rpc import own_failure
 from interlock.client import Client
 from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.masking import call_label
@@ -82,10 +83,8 @@ class Follower:
         description = await self._client.temporal.get_workflow_handle(self._run.id).describe()
         for pending in description.raw_description.pending_activities:
             if pending.HasField("last_failure"):
-                failure = pending.last_failure
-                while failure.HasField("cause"):
-                    failure = failure.cause
-                return f", attempt {pending.attempt}, because: {failure.message[:200]}"
+                message = own_failure(pending.last_failure).message
+                return f", attempt {pending.attempt}, because: {message[:200]}"
         return ""
 
 

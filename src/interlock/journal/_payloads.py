@@ -11,6 +11,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
+from interlock._rpc import own_failure
 from interlock.contracts.masking import masked, masked_text
 from interlock.contracts.payloads import Json, Usage
 from interlock.contracts.payloads import Payload as Record
@@ -20,7 +21,6 @@ P = TypeVar("P", bound=Record)
 UNREADABLE: Final = object()
 """In place of a value whose payload could not be decoded."""
 
-_PASSED_THROUGH = ("activity_failure_info", "child_workflow_execution_failure_info")
 _COUNTS = [name for name in Usage.model_fields if name != "cost_usd"]
 _LONGEST_TEXT = 2_000
 _MOST_ITEMS = 100
@@ -52,9 +52,8 @@ class Decoder:
         return masked_text(value) if isinstance(value, str) else ""
 
     async def failure(self, failure: Failure) -> tuple[str, str]:
-        """The type and the masked message of a failure, without the activities and runs it came through."""
-        while failure.HasField("cause") and failure.WhichOneof("failure_info") in _PASSED_THROUGH:
-            failure = failure.cause
+        """The type and the masked message of a failure, as `own_failure` finds it."""
+        failure = own_failure(failure)
         kind = failure.application_failure_info.type if failure.HasField("application_failure_info") else ""
         message = failure.message
         if failure.HasField("encoded_attributes"):
