@@ -48,6 +48,7 @@ _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that
 _CARRIED = 50
 _STREAMED_EVENTS = 20_000
 _END_OF_AGENTS = timedelta(seconds=10)
+_PARENT_GONE = "The run whose tool started this one has ended: nobody waits for this agent any more."
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class AgentWorkflow:
         told = self._run.parent and not self._run.carried
         started = asyncio.ensure_future(self._report(None)) if told else None
         try:
+            if started and self._run.options.needs_parent and not await started:
+                raise ApplicationError(_PARENT_GONE, type=names.PARENT_GONE, non_retryable=True)
             runner = self._runner()
             run_now = await self._turn.begin(runner.framework)
             output = await runner.run(run_now, self._gate, self._stuck, self._is_long)
@@ -387,16 +390,19 @@ class AgentWorkflow:
             self._sub_runs[sub_run.workflow_id] = sub_run.model_copy(update={"usage": Usage()})
             self.show()
 
-    async def _report(self, usage: Usage | None) -> None:
+    async def _report(self, usage: Usage | None) -> bool:
+        """Tell the run whose tool started this one. Gives whether it is still there."""
         parent = self._run.parent
         if parent is None:
-            return
+            return False
         handle = workflow.get_external_workflow_handle(parent.workflow_id, run_id=parent.run_id)
         sub_run = SubRun(workflow_id=workflow.info().workflow_id, agent=self._run.agent, usage=usage)
         try:
             await handle.signal(names.REPORT_SUB_RUN, sub_run)
         except FailureError:
             workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
+            return False
+        return True
 
 
 def _read(run: RawValue | None) -> tuple[RunInput, str]:

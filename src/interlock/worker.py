@@ -29,6 +29,7 @@ from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.payloads import RunInput, RunOutput
 from interlock.contracts.ports import Adapter
 from interlock.histories import StoredHistories
+from interlock.run import Run
 from interlock.sessions import StoredSessions
 from interlock.settings import Settings
 from interlock.workflows.agent import AgentWorkflow, WorkerAgents
@@ -64,12 +65,23 @@ class SubRunsThroughClient:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     async def _run(self, workflow_id: str, run: RunInput, not_before: datetime) -> RunOutput:
-        options = run.options.model_copy(update={"stuck_seconds": self._client.stuck_seconds, "places_by_answer": True})
-        run = run.model_copy(update={"options": options})
-        started = await self._client.start_run(workflow_id, run, pinned_to=self._pinned_to)
+        asked = {"stuck_seconds": self._client.stuck_seconds, "places_by_answer": True, "needs_parent": True}
+        run = run.model_copy(update={"options": run.options.model_copy(update=asked)})
+        started = await self._start(workflow_id, run)
         if await started.ended_in_vain(before=not_before):
-            started = await self._client.start_run(workflow_id, run, restart=True, pinned_to=self._pinned_to)
+            started = await self._start(workflow_id, run, restart=True)
         return await started.result()
+
+    async def _start(self, workflow_id: str, run: RunInput, *, restart: bool = False) -> Run:
+        """The run, started or found. Who is cancelled meanwhile goes on only then, and finds the run to cancel."""
+        starting = asyncio.ensure_future(
+            self._client.start_run(workflow_id, run, restart=restart, pinned_to=self._pinned_to)
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})
+            raise
 
     async def cancel(self, workflow_id: str) -> None:
         """See `SubRuns`."""

@@ -1,7 +1,7 @@
 """Agents that tools run: their own steps, their own requests, and nothing twice."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +10,13 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import CallDeferred
 from temporalio.common import RetryPolicy
 
-from interlock import Interlock, RefusedError, Run, RunFailedError
-from interlock.contracts.payloads import ApprovalRequest
+from interlock import Client, Interlock, RefusedError, Run, RunFailedError
+from interlock.contracts.payloads import ApprovalRequest, Parent, RunInput
 from interlock.testing import RunningApp
+from interlock.worker import SubRunsThroughClient
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, prompt_of
+
 
 ONE_TRY = {"retry_policy": RetryPolicy(maximum_attempts=1), "start_to_close_timeout": timedelta(seconds=10)}
 
@@ -235,6 +237,59 @@ async def test_cancelling_a_run_cancels_the_agents_its_tools_run(run_app: Runnin
         with pytest.raises(RunFailedError) as ended:
             await app.client.attach(request.workflow_id).result()
         assert ended.value.status == "cancelled"
+
+
+async def test_an_agent_whose_parent_has_ended_before_it_began_does_nothing(run_app: Running) -> None:
+    """Nobody would ever end it: its parent has not heard of it."""
+    script = Script("inner done")
+    async with run_app(Interlock([agent(script, name="inner")])) as app:
+        ended = await app.client.start("inner", "go")
+        await ended.result()
+        parent = Parent(workflow_id=ended.id, run_id=str((await ended.journal()).run_id), agent_path=("support",))
+        orphan = SubRunsThroughClient(app.client).run(
+            f"{ended.id}/inner-1", RunInput(agent="inner", prompt="go", parent=parent), not_before=datetime.now(UTC)
+        )
+        with pytest.raises(RunFailedError, match="nobody waits for this agent") as failed:
+            await orphan
+
+        assert failed.value.error_type == "ParentGoneError"
+        assert script.calls == 1
+
+
+async def test_an_agent_whose_start_is_on_its_way_when_its_tool_gives_it_up_is_cancelled(
+    run_app: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = agent(
+        Script([call("pay", "p")], "x"), name="payer", tools=[Tool(lambda: "paid", name="pay", requires_approval=True)]
+    )
+    on_its_way, given_up = asyncio.Event(), asyncio.Event()
+    start = Client._start
+
+    async def late(client: Client, id: str, *args: Any, **options: Any) -> Run:
+        if "/payer-" in id:
+            on_its_way.set()
+            await given_up.wait()
+        return await start(client, id, *args, **options)
+
+    monkeypatch.setattr(Client, "_start", late)
+
+    async def delegate() -> str:
+        task = asyncio.ensure_future(inner.run("go"))
+        await on_its_way.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        given_up.set()
+        await asyncio.wait([task])
+        return "given up"
+
+    async with run_app(Interlock([agent(Script([call("delegate", "d")], "done"), tools=[delegate]), inner])) as app:
+        run = await app.client.start("support", "help")
+        assert (await run.result()).output == "done"
+        (sub_run,) = (await run.state()).sub_runs
+        with pytest.raises(RunFailedError) as failed:
+            await app.client.attach(sub_run.workflow_id).result()
+
+        assert failed.value.status == "cancelled"
 
 
 async def test_a_run_started_over_starts_the_agents_of_its_tools_over(run_app: Running) -> None:

@@ -91,6 +91,7 @@ RUN_STALLED: Final = "StalledRunError"
 OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 CONTEXT_CONFLICT: Final = "ContextConflictError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
+PARENT_GONE: Final = "ParentGoneError"
 
 # Types of the failures of sessions. The first is no failure: a turn that waits for the ones before it.
 TURN_NOT_YET: Final = "TurnNotYet"

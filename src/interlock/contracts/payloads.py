@@ -233,12 +233,14 @@ class RunOptions(Payload):
     stream: what models and tools say while they work is recorded as they say it.
     places_by_answer: how the places of tool calls are numbered: for each agent in the order of the model's answers, or
     over the whole run in the order in which they begin, as runs did that were started before there was this field.
+    needs_parent: of a run that a tool started: it ends at once when the run of that tool is over already.
     """
 
     search_attributes: tuple[str, ...] = ()
     stuck_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     stream: bool = False
     places_by_answer: bool = False
+    needs_parent: bool = False
 
 
 class RunOutput(Payload):
