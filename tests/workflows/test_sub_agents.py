@@ -17,7 +17,6 @@ from interlock.worker import SubRunsThroughClient
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, prompt_of
 
-
 ONE_TRY = {"retry_policy": RetryPolicy(maximum_attempts=1), "start_to_close_timeout": timedelta(seconds=10)}
 
 
