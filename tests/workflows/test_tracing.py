@@ -10,6 +10,7 @@ from typing import Any
 
 import opentelemetry.trace
 import pytest
+from agents import function_tool
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -27,6 +28,7 @@ from interlock.server import EmbeddedServer
 from interlock.spans import DiscreetExporter
 from interlock.testing import eventually
 from interlock.worker import make_replayer, run_worker
+from tests.openai_agents import scripts as openai_scripts
 from tests.replay.agents import make_app
 from tests.replay.export import path_of
 from tests.workflows.scripts import Script, agent, call
@@ -162,6 +164,41 @@ async def test_a_run_is_one_trace_with_each_span_once(
     everything = "".join(span.to_json() for span in spans.get_finished_spans())
     assert SECRET not in everything
     assert "Query" not in everything
+
+
+@pytest.mark.parametrize("cached", [0, 1_000], ids=["uncached", "cached"])
+async def test_a_run_of_agents_of_the_other_framework_is_one_trace_too(
+    server: EmbeddedServer, spans: InMemorySpanExporter, cached: int
+) -> None:
+    pay = function_tool(lambda card: f"paid by {card}", name_override="pay", needs_approval=True, strict_mode=False)
+    inner_script = openai_scripts.Script([openai_scripts.call("pay", "p", card=SECRET)], "inner done")
+    payer = openai_scripts.agent(inner_script, name="payer", tools=[pay])
+    script = openai_scripts.Script([openai_scripts.call("delegate", "d", input=SECRET)], f"done with {SECRET}")
+    app = Interlock([openai_scripts.agent(script, tools=[payer.as_tool("delegate", "")])])
+    client = await Client.connect(server.address, task_queue=f"traced-{uuid.uuid4().hex[:8]}")
+    async with working(app, client, cached=cached):
+        run = await client.start("support", f"pay with {SECRET}")
+        await eventually(partial(waiting, client))
+    async with working(app, client, cached=cached):
+        await run.decide("1", "approve", reason=SECRET)
+        assert (await run.result()).output == f"done with {SECRET}"
+        assert (await run.state()).status == "completed"
+
+    calls = {"agent__support__model_request": 2, "agent__payer__model_request": 2, "agent__payer__call_tool": 1}
+    of_the_run, of_the_decision = traces_of(spans)
+    assert counted(of_the_run) == {
+        "StartWorkflow:AgentWorkflow": 1,
+        "RunWorkflow:AgentWorkflow": 1,
+        **{f"{do}Activity:{name}": n for do in ("Start", "Run") for name, n in (calls | {"describe_tool": 1}).items()},
+    }
+    assert counted(of_the_decision) == DECISION
+    assert all(map(is_connected, (of_the_run, of_the_decision)))
+    assert {
+        (attributes.get("interlock.tool"), attributes.get("interlock.attempt"))
+        for span in of_the_run
+        if span.name.startswith("RunActivity:agent__payer") and (attributes := span.attributes or {})
+    } == {(None, 1), ("pay", 1)}
+    assert SECRET not in "".join(span.to_json() for span in spans.get_finished_spans())
 
 
 @pytest.mark.parametrize("spans", [TracerProvider], ids=["plain"], indirect=True)
