@@ -21,6 +21,7 @@ from bench.decision import decision
 from bench.figures import Figure, Tell
 from bench.heartbeat import heartbeat
 from bench.memory import memory
+from bench.openai_step import openai
 from bench.resume import resume
 from bench.startup import startup
 from bench.step import step
@@ -28,6 +29,7 @@ from bench.stream import stream
 
 BENCHMARKS: dict[str, Callable[[Tell], Awaitable[list[Figure]]]] = {
     "step": step,
+    "openai": openai,
     "resume": resume,
     "heartbeat": heartbeat,
     "decision": decision,
@@ -35,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[Tell], Awaitable[list[Figure]]]] = {
     "startup": startup,
     "stream": stream,
 }
-_LIMIT_SECONDS = 240
+_LIMIT_SECONDS = 300
 
 Results = dict[str, list[Figure]]
 

@@ -17,7 +17,7 @@ class BareWorkflow:
     """Activities in sequence, and nothing else."""
 
     @workflow.run
-    async def run(self, steps: int) -> str:
-        for number in range(2 * steps):
+    async def run(self, prompt: str) -> str:
+        for number in range(2 * int(prompt.partition("*")[2])):
             await workflow.execute_activity(bare, f"item-{number}", start_to_close_timeout=timedelta(seconds=60))
         return "done"

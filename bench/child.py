@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pydantic_ai.durable_exec.temporal import PydanticAIPlugin
 from temporalio.client import Client as TemporalClient
@@ -36,6 +37,38 @@ async def _plain_unsandboxed(address: str, queue: str) -> None:
     await Worker(client, task_queue=queue, workflows=[PlainWorkflow], workflow_runner=runner).run()
 
 
+def openai_app() -> Any:
+    """Interlock's app of the agent of the OpenAI Agents SDK."""
+    from agents import RunConfig, function_tool
+
+    from bench.openai_agent import Models, lookup, make_agent
+    from interlock import Interlock
+
+    return Interlock([make_agent(function_tool(lookup))], run_config=RunConfig(model_provider=Models()))
+
+
+async def _interlock_openai(address: str, queue: str) -> None:
+    from interlock import Client
+    from interlock.worker import run_worker
+
+    client = await Client.connect(address, task_queue=queue)
+    await run_worker(openai_app(), client, asyncio.Event())
+
+
+async def _openai(address: str, queue: str) -> None:
+    from bench.openai_plain import parts, plugin
+
+    client = await TemporalClient.connect(address, plugins=[plugin()])
+    await Worker(client, task_queue=queue, **parts()).run()
+
+
+async def _openai_unsandboxed(address: str, queue: str) -> None:
+    from bench.openai_plain import parts, plugin
+
+    client = await TemporalClient.connect(address, plugins=[plugin()])
+    await Worker(client, task_queue=queue, workflow_runner=UnsandboxedWorkflowRunner(), **parts()).run()
+
+
 async def _bare(address: str, queue: str) -> None:
     from bench.bare import BareWorkflow, bare
 
@@ -48,6 +81,9 @@ KINDS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "plain": _plain,
     "plain-unsandboxed": _plain_unsandboxed,
     "bare": _bare,
+    "interlock-openai": _interlock_openai,
+    "openai": _openai,
+    "openai-unsandboxed": _openai_unsandboxed,
 }
 
 

@@ -91,7 +91,7 @@ class Lab:
 
     async def worker(self, kind: str = "interlock", settings: Mapping[str, float] = NOTHING) -> WorkerProcess:
         """Start a worker process on the queue of its kind and wait until it asks for work. settings: of Interlock."""
-        queue = self.client.task_queue if kind == "interlock" else kind
+        queue = self.client.task_queue if kind.startswith("interlock") else kind
         log = self.folder / f"worker-{len(self.workers)}.log"
         environment = {f"INTERLOCK_{name.upper()}": str(value) for name, value in settings.items()}
         with log.open("wb") as errors:
