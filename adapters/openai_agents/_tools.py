@@ -4,14 +4,16 @@ import copy
 import dataclasses
 import json
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-import jsonschema
 from agents import Agent, FunctionTool, ModelBehaviorError, ToolOutputText
 from agents.tool import resolve_function_tool_failure_error_function
 from agents.tool_context import ToolContext
+from jsonschema.exceptions import best_match
+from jsonschema.validators import validator_for
 from pydantic import BaseModel
+from pydantic_core import from_json, to_json
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
@@ -81,6 +83,16 @@ async def _invoke(agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], 
         return await call.run(given_arguments)
 
 
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> Any:
+    """Checks values against a JSON schema. Raises for one that is none; finding that out takes longer than all else
+    that a call does in the workflow, so each schema is looked at once."""
+    written = from_json(schema)
+    kind = validator_for(written)
+    kind.check_schema(written)
+    return kind(written)
+
+
 class _Call:
     """One call of a tool, from the model's arguments to what the model is told."""
 
@@ -112,11 +124,11 @@ class _Call:
         if has_infinite(arguments):
             raise ValueError("numbers have to be finite")
         try:
-            jsonschema.validate(arguments, self._tool.params_json_schema)
-        except jsonschema.ValidationError as error:
-            raise ValueError(schema_problem(error)) from error
+            problem = best_match(_validator(to_json(self._tool.params_json_schema)).iter_errors(arguments))
         except Exception:  # A schema that cannot be used, such as one with another language's patterns, says nothing.
             return arguments
+        if problem is not None:
+            raise ValueError(schema_problem(problem)) from problem
         return arguments
 
     async def run(self, arguments: dict[str, Json]) -> Any:
