@@ -41,7 +41,8 @@ class RecordedServer(MCPServer):
         self._server = agent.mcp_servers[at]
         self._kept: list[MCPTool] | None = None
         for name in _SETTINGS:
-            setattr(self, name, getattr(self._server, name))
+            if hasattr(self._server, name):  # Servers of 0.22.0 have no guardrails.
+                setattr(self, name, getattr(self._server, name))
 
     @property
     def name(self) -> str:
