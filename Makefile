@@ -3,7 +3,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: env test demo check bench soak lock format clean
+.PHONY: env test demo check versions bench soak lock format clean
 
 env: .venv/.made
 
@@ -28,6 +28,10 @@ check: env
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 
+# The tests of the OpenAI Agents SDK with the oldest and the newest release that pyproject.toml allows, some minutes each.
+versions: env
+	$(PY) -m tests.openai_agents.ends $(ARGS)
+
 format: env
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -48,4 +52,4 @@ lock:
 	$(COMPILE) --extra pydantic-ai --extra openai-agents --extra otel --constraint requirements.lock -o requirements.image.lock pyproject.toml
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-ends build dist

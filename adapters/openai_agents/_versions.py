@@ -15,17 +15,23 @@ def check_versions() -> None:
         try:
             found = version(package)
         except PackageNotFoundError:
-            raise _wrong(package, "none is installed", first, after) from None
+            raise _wrong(package, "none is installed") from None
         if not first <= _numbers(found) < after:
-            raise _wrong(package, f"{found} is installed", first, after)
+            raise _wrong(package, f"{found} is installed")
 
 
 def _numbers(found: str) -> tuple[int, ...]:
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in found.split(".")[:2])
 
 
-def _wrong(package: str, what: str, first: tuple[int, int], after: tuple[int, int]) -> MisconfiguredError:
-    fits = f">={first[0]}.{first[1]},<{after[0]}.{after[1]}"
+def range_of(package: str) -> str:
+    """The versions of a package that are supported, as a requirement says it: `>=0.22,<0.23`."""
+    first, after = SUPPORTED[package]
+    return f">={first[0]}.{first[1]},<{after[0]}.{after[1]}"
+
+
+def _wrong(package: str, what: str) -> MisconfiguredError:
+    fits = range_of(package)
     return MisconfiguredError(
         f"Agents of the OpenAI Agents SDK run with {package} {fits}; {what}. "
         f'pip install "{package}{fits}", or "interlock[openai-agents]", which brings it.'

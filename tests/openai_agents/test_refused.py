@@ -9,8 +9,10 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.test import TestModel
 
 from interlock import Interlock, MisconfiguredError, RunFailedError
+from interlock.adapters.openai_agents._versions import SUPPORTED, range_of
 from interlock.adapters.pydantic_ai import Durable
 from tests.conftest import Running
+from tests.openai_agents.ends import sdk_requirements
 from tests.openai_agents.scripts import Script, agent, call
 
 
@@ -72,6 +74,10 @@ def test_other_versions_of_the_sdk_are_refused(monkeypatch: pytest.MonkeyPatch, 
         return
     with pytest.raises(MisconfiguredError, match=rf"openai-agents >=0\.22,<0\.23; {found} is installed"):
         Interlock([Agent("a")])
+
+
+def test_the_versions_that_are_taken_are_those_that_are_installed() -> None:
+    assert sdk_requirements() == [f"{package}{range_of(package)}" for package in SUPPORTED]
 
 
 async def test_an_agent_that_is_a_tool_with_a_session_ends_the_run(run_app: Running) -> None:
