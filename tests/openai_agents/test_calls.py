@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from agents import (
     Agent,
+    FunctionTool,
     GuardrailFunctionOutput,
     OpenAIResponsesModel,
     Runner,
@@ -233,3 +234,37 @@ async def test_an_agent_that_is_a_tool_may_be_streamed_from(run_app: Running) ->
         assert (await run.result()).output == "done"
         assert script.results() == {"i": "inner done"}
         assert "run_item_stream_event" in kinds
+
+
+async def test_each_tool_takes_what_its_own_schema_says_and_one_without_a_usable_schema_takes_all(
+    run_app: Running,
+) -> None:
+    taken: list[tuple[str, str]] = []
+
+    def tool(name: str, schema: dict[str, Any]) -> FunctionTool:
+        async def invoke(ctx: Any, arguments: str) -> str:
+            taken.append((name, arguments))
+            return "done"
+
+        return FunctionTool(
+            name, "", {"type": "object", "properties": {"key": schema}}, invoke, strict_json_schema=False
+        )
+
+    tools = [
+        tool("word", {"type": "string"}),
+        tool("number", {"type": "number"}),
+        tool("none", {"type": "letters"}),
+        tool("foreign", {"type": "string", "pattern": r"\p{L}"}),
+    ]
+    calls = [call(one.name, f"{one.name}-{key}", key=key) for key in ("a", 1) for one in tools]
+    script = Script(calls, "done")
+    async with run_app(Interlock([agent(script, tools=tools)])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    assert sorted(taken) == [
+        *(("foreign", key) for key in ('{"key":"a"}', '{"key":1}')),
+        *(("none", key) for key in ('{"key":"a"}', '{"key":1}')),
+        ("number", '{"key":1}'),
+        ("word", '{"key":"a"}'),
+    ]
+    assert 'key: has to fit {"type":"string"}' in script.results()["word-1"]
