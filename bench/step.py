@@ -55,7 +55,10 @@ PYDANTIC_AI = Comparison(
 
 @dataclass(frozen=True)
 class Measured:
-    """One run. wall, cpu: milliseconds for each step, of the run and of the worker's processor. kb: of history."""
+    """One run. wall, cpu: milliseconds for each step, of the run and of the worker's processor. kb: of history.
+
+    run_id: of the workflow.
+    """
 
     run_id: str
     wall: float
