@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from agents import Agent as OpenAIAgent
-from agents import FunctionTool, Model, ModelResponse, Usage, function_tool
+from agents import FunctionTool, Model, ModelBehaviorError, ModelResponse, Usage, function_tool
 from agents.tool_context import ToolContext
 from httpx2 import Request, Response
 from openai import APIStatusError
@@ -16,7 +16,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai import Tool as PydanticTool
 from pydantic_ai import messages as said
-from pydantic_ai.exceptions import ModelHTTPError, ToolFailed
+from pydantic_ai.exceptions import ModelHTTPError, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_ai.usage import RequestUsage
@@ -32,11 +32,11 @@ INPUT_TOKENS, OUTPUT_TOKENS = 5, 2
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call as a model makes it."""
+    """A tool call as a model makes it. arguments: text in place of an object is sent as it is."""
 
     tool: str
     call_id: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] | str
 
 
 def call(tool: str, call_id: str, order: str, amount: Any = 0.0) -> Call:
@@ -174,6 +174,10 @@ class Framework(Protocol):
         """What a model raises when its provider answers with an error."""
         ...
 
+    def misbehaved(self, text: str) -> Exception:
+        """What an agent's loop raises when its model's answer makes no sense."""
+        ...
+
 
 class PydanticAI:
     """pydantic-ai. An inner agent runs in the workflow; one in a tool's activity would be a run of its own."""
@@ -218,6 +222,10 @@ class PydanticAI:
     def http_error(self, status: int, headers: dict[str, str] | None = None) -> Exception:
         """See `Framework`."""
         return ModelHTTPError(status, "scripted", headers=headers)
+
+    def misbehaved(self, text: str) -> Exception:
+        """See `Framework`."""
+        return UnexpectedModelBehavior(text)
 
 
 def _has_predicate(tool: Tool | Inner) -> bool:
@@ -300,6 +308,10 @@ class OpenAIAgents:
         response = Response(status, headers=headers, request=Request("POST", "http://localhost/v1/responses"))
         return APIStatusError("refused", response=response, body=None)
 
+    def misbehaved(self, text: str) -> Exception:
+        """See `Framework`."""
+        return ModelBehaviorError(text)
+
 
 class _OpenAIModel(Model):
     def __init__(self, script: Script) -> None:
@@ -324,10 +336,14 @@ def _as_items(answer: Answer) -> list[Any]:
         return [ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])]
     return [
         ResponseFunctionToolCall(
-            type="function_call", name=one.tool, call_id=one.call_id, arguments=to_json(one.arguments).decode()
+            type="function_call", name=one.tool, call_id=one.call_id, arguments=_as_text(one.arguments)
         )
         for one in answer
     ]
+
+
+def _as_text(arguments: dict[str, Any] | str) -> str:
+    return arguments if isinstance(arguments, str) else to_json(arguments).decode()
 
 
 def _from_openai_agents(item: Any) -> Said:

@@ -1,5 +1,6 @@
 """Calls that fail: what runs again and what does not, and who is asked."""
 
+import asyncio
 import re
 from datetime import timedelta
 
@@ -8,9 +9,9 @@ from temporalio.common import RetryPolicy
 
 from interlock import RefusedError, Retries, Run, RunFailedError
 from interlock.contracts.payloads import ApprovalRequest, StuckStep
-from interlock.testing import RunningApp
+from interlock.testing import RunningApp, eventually
 from tests.conformance.conftest import RunApp
-from tests.conformance.frameworks import Answer, Desk, Framework, Inner, Said, Script, Tool, app_of, ask, call
+from tests.conformance.frameworks import Answer, Desk, Framework, Inner, Made, Said, Script, Tool, app_of, ask, call
 
 PAY = [call("refund", "p", "A-1", 5.0)]
 THRICE = Retries(tool=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3))
@@ -98,6 +99,114 @@ async def test_a_model_that_failed_for_good_is_asked_again(framework: Framework,
     assert step.kind == "model"
     assert (desk.orders, script.calls, output.usage.requests) == (["A-1"], 3, 2)
     assert script.asked[1] == script.asked[2]
+
+
+async def test_a_model_call_that_failed_at_first_counts_once(framework: Framework, run_app: RunApp) -> None:
+    failures = [framework.http_error(500), framework.http_error(503)]
+
+    def first(said: list[Said]) -> Answer:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    script = Script(first)
+    quick = Retries(model=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=5))
+    async with run_app(app_of(framework.agent(script), retries=quick)) as app:
+        run = await app.client.start("support", "go")
+        output = await run.result()
+
+        assert [step.attempts for step in await run.steps() if step.kind == "model"] == [3]
+
+    assert (output.usage.requests, output.usage.input_tokens, script.calls) == (1, 5, 3)
+
+
+async def test_an_error_of_the_models_that_a_tool_raises_is_the_tools(framework: Framework, run_app: RunApp) -> None:
+    """The tool runs again; the answer that asked for it is not asked for again."""
+    desk, script = Desk([framework.misbehaved("an agent inside this tool made no sense")]), Script(PAY, "done")
+    async with run_app(app_of(framework.agent(script, tools=[Tool(body=desk)]), stuck_seconds=60)) as app:
+        run = await app.client.start("support", "go")
+        step = await stuck(app, run)
+        await run.retry()
+        await run.result()
+
+    assert (step.kind, step.error_type) == ("tool", type(framework.misbehaved("")).__name__)
+    assert "made no sense" in step.message
+    assert (desk.orders, script.calls) == (["A-1", "A-1"], 2)
+
+
+async def test_a_retry_after_an_approved_call_neither_asks_nor_runs_it_again(
+    framework: Framework, run_app: RunApp
+) -> None:
+    desk, broken = Desk(), Desk([ConnectionError("unplugged")])
+    script = Script([*PAY, call("look", "l", "A-2")], [call("look", "l", "A-3")], "done")
+    tools = [Tool(body=desk, gated=True), Tool(name="look", body=broken)]
+    async with run_app(app_of(framework.agent(script, tools=tools), stuck_seconds=60)) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await app.state(run, lambda state: bool(state.stuck))
+        await run.decide("1", "approve")
+        await app.state(run, lambda _: desk.orders == ["A-1"])
+        broken.errors.append(ConnectionError("unplugged again"))
+        await run.retry()
+        await app.state(run, lambda state: [one.step_id for one in state.stuck] == ["2"])
+        await run.retry()
+        await run.result()
+        settled = (await run.state()).settled
+
+    assert (desk.orders, broken.orders) == (["A-1"], ["A-2", "A-2", "A-2", "A-3"])
+    assert [(one.request_id, one.outcome) for one in settled] == [("1", "approved")]
+    assert script.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "result"),
+    [
+        ("call_tool", {"kind": "secret-kind", "result": 1}),
+        ("call_tool", "secret-kind"),
+        ("model_request", "secret-kind"),
+    ],
+    ids=["record", "text", "answer"],
+)
+async def test_a_result_that_cannot_be_read_ends_the_run_by_its_step_and_runs_nothing_again(
+    framework: Framework, run_app: RunApp, kind: str, result: object
+) -> None:
+    ran: list[str] = []
+    over = asyncio.Event()
+
+    async def work(made: Made) -> str:
+        ran.append(made.order)
+        await over.wait()
+        return "done"
+
+    async def first(said: list[Said]) -> Answer:
+        if kind == "model_request":
+            await over.wait()
+        return PAY
+
+    script = Script(first, "done")
+    async with run_app(app_of(framework.agent(script, tools=[Tool(body=work)]))) as app:
+        run = await app.client.start("support", "go")
+        await end_from_elsewhere(app, run, kind, result)
+        with pytest.raises(RunFailedError, match=r"Step '.*' has run, but its result cannot be read") as failed:
+            await run.result()
+        over.set()
+
+    assert failed.value.error_type == "UnreadableResultError"
+    assert "secret-kind" not in str(failed.value)
+    assert (len(ran), script.calls) == (kind == "call_tool", 1)
+
+
+async def end_from_elsewhere(app: RunningApp, run: Run, kind: str, result: object) -> None:
+    """End the activity of a kind that is under way with a result that is not its own."""
+    handle = app.client.temporal.get_workflow_handle(run.id)
+
+    async def under_way() -> list[str]:
+        pending = (await handle.describe()).raw_description.pending_activities
+        return [one.activity_id for one in pending if kind in one.activity_type.name and one.state == 2]
+
+    (activity_id,) = await eventually(under_way)
+    elsewhere = app.client.temporal.get_async_activity_handle(workflow_id=run.id, run_id=None, activity_id=activity_id)
+    await elsewhere.complete(result)
 
 
 async def test_a_run_that_its_limits_stopped_goes_on_with_new_ones(framework: Framework, run_app: RunApp) -> None:
