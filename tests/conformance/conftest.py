@@ -17,10 +17,11 @@ from tests.conformance.frameworks import FRAMEWORKS, Framework
 
 RunApp = Callable[..., AbstractAsyncContextManager[RunningApp]]
 
-# So the server itself ends a task early, when news or much else has come in meanwhile.
+# So the server itself ends a task early, when news or much else has come in meanwhile, or a run is reset.
 _OVERTAKEN = (
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
 )
 
 

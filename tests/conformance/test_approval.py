@@ -1,10 +1,12 @@
 """Approval of tool calls: who is asked what, what runs, and what the model is told."""
 
+import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
-from interlock import Interlock, RefusedError
+from interlock import Interlock, RefusedError, RunFailedError
 from interlock.contracts.payloads import RunState
 from tests.conformance.conftest import RunApp
 from tests.conformance.frameworks import Call, Desk, Framework, Script, Tool, app_of, call
@@ -188,14 +190,103 @@ async def test_an_approved_call_of_a_tool_that_changed_since_is_asked_about_agai
         assert (before.made, after.orders) == ([], ["A-1"])
 
 
+WRONG: dict[str, Any] = {
+    "wrong type": {"order": "A-1", "amount": "lots"},
+    "missing": {"order": "A-1"},
+    "not finite": '{"order": "A-1", "amount": Infinity}',
+    "no object": "[1, 2]",
+    "no JSON": '{"order": "A-1", "amo',
+    "null": "null",
+    "empty": "",
+}
+
+
 async def test_calls_with_arguments_that_do_not_fit_are_not_asked_about(framework: Framework, run_app: RunApp) -> None:
-    desk, script = Desk(), Script([call("refund", "a", "A-1", "lots")], [call("refund", "b", "A-1", 10.0)], "done")
+    desk, wrong = Desk(), [Call("refund", name, arguments) for name, arguments in WRONG.items()]
+    script = Script(wrong, [call("refund", "right", "A-1", 10.0)], "done")
     async with run_app(one_app(framework, script, Tool(body=desk, gated=True, tells=True))) as app:
         run = await app.client.start("support", "refund A-1")
         (request,) = await app.requests(run, 1)
+        assert (request.request_id, request.call_id) == ("1", "right")
         assert request.arguments == {"order": "A-1", "amount": 10.0}
         await run.decide("1", "approve")
         await run.result()
 
         assert desk.orders == ["A-1"]
-        assert "amount" in script.results()["a"]
+        told = script.results(1)
+        assert list(told) == list(WRONG)
+        assert all("done" not in text for text in told.values())
+        assert "amount" in told["wrong type"]
+        assert [one.call_id for one in (await run.journal()).requests] == ["right"]
+
+
+async def test_waiting_for_a_person_is_not_a_failure(framework: Framework, run_app: RunApp) -> None:
+    desk, script = Desk(), Script(PAY, "done")
+    async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
+        run = await app.client.start("support", "refund A-1")
+        await app.requests(run, 1)
+        report = await run.report()
+        assert (report.status, report.error) == ("awaiting_approval", None)
+        assert {step.status for step in await run.steps()} == {"completed"}
+        attributes = (await app.client.temporal.get_workflow_handle(run.id).describe()).search_attributes
+        assert attributes["InterlockStatus"] == ["awaiting_approval"]
+        assert attributes["InterlockPendingApprovals"] == [1]
+        await run.decide("1", "approve")
+        await run.result()
+
+        report = await run.report()
+        assert (report.status, report.error) == ("completed", None)
+
+
+async def test_limits_cover_both_sides_of_a_pause(framework: Framework, run_app: RunApp) -> None:
+    desk, script = Desk(), Script(PAY, [call("refund", "b", "A-2", 10.0)], "done")
+    async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
+        run = await app.client.start("support", "refund A-1", usage_limits=framework.turns(2))
+        for n in range(1, 3):
+            await app.state(run, partial(asks_for, str(n)))
+            await run.decide(str(n), "approve")
+        with pytest.raises(RunFailedError) as failed:
+            await run.result()
+
+        assert failed.value.error_type == framework.out_of_turns
+        assert (desk.orders, script.calls) == (["A-1", "A-2"], 2)
+
+
+async def test_strangers_and_nonsense_change_nothing(framework: Framework, run_app: RunApp) -> None:
+    desk, script = Desk(), Script(PAY, "done")
+    async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
+        run, other = await app.client.start("support", "go"), await app.client.start("support", "go")
+        (request,), (foreign,) = await app.requests(run, 1), await app.requests(other, 1)
+        with pytest.raises(RefusedError, match="'7' is not open; open: 1"):
+            await run.decide("7", "approve")
+        with pytest.raises(RefusedError, match="not the one this answer was given for"):
+            await run.decide("1", "approve", digest=foreign.digest)
+        with pytest.raises(RefusedError, match="waits for an approval, not for a result"):
+            await run.complete_tool_call("1", result="done")
+        handle = app.client.temporal.get_workflow_handle(run.id)
+        for nonsense in ({"request_id": "nonsense", "verdict": "approve"}, {"request_id": "1"}, 5):
+            await handle.signal("decide_approval", nonsense)
+        assert (await app.requests(run, 1)) == [request]
+        await run.decide("1", "reject")
+        await other.decide("1", "reject")
+        await run.result()
+        await other.result()
+
+        assert desk.made == []
+
+
+async def test_of_twenty_answers_at_once_one_counts(framework: Framework, run_app: RunApp) -> None:
+    desk, script = Desk(), Script(PAY, "done")
+    async with run_app(one_app(framework, script, Tool(body=desk, gated=True))) as app:
+        run = await app.client.start("support", "go")
+        (request,) = await app.requests(run, 1)
+        answers = [
+            run.decide("1", "approve" if n % 2 else "reject", digest=request.digest, by=f"person {n}")
+            for n in range(20)
+        ]
+        ends = await asyncio.gather(*answers, return_exceptions=True)
+        await run.result()
+
+        (counted,) = [end for end in ends if not isinstance(end, BaseException)]
+        assert sum(isinstance(end, RefusedError) for end in ends) == 19
+        assert desk.orders == (["A-1"] if counted.outcome == "approved" else [])

@@ -1,10 +1,13 @@
 """A run whose history has become long goes on in another execution: nothing is lost, nothing is done twice."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from interlock import RefusedError
+from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
 from tests.conformance.conftest import RunApp, app_runner
 from tests.conformance.frameworks import Desk, Framework, Script, Tool, app_of, call
@@ -57,3 +60,34 @@ async def test_limits_count_over_all_executions(framework: Framework, run_app: R
 
     assert (output.output, output.usage.requests) == ("done", 16)
     assert looked.orders == [f"L-{n}" for n in range(15)]
+
+
+def asks(request_id: str, state: RunState) -> bool:
+    return [request.request_id for request in state.requests] == [request_id]
+
+
+async def test_requests_are_numbered_over_all_executions_and_none_is_lost(
+    framework: Framework, run_app: RunApp
+) -> None:
+    desk, script = Desk(), Script(*[[call("refund", "same", f"R-{n}", 1.0)] for n in range(1, 7)], "done")
+    async with run_app(app_of(framework.agent(script, tools=[Tool(body=desk, gated=True)]))) as app:
+        run = await app.client.start("support", "go")
+        earlier = ""
+        for n in range(1, 7):
+            (request,) = (await app.state(run, partial(asks, str(n)))).requests
+            assert request.arguments["order"] == f"R-{n}"
+            if earlier:
+                with pytest.raises(RefusedError, match="not the one this answer was given for"):
+                    await run.decide(str(n), "approve", digest=earlier)
+                with pytest.raises(RefusedError, match="already approved"):
+                    await run.decide(str(n - 1), "approve", digest=earlier)
+            await run.decide(str(n), "approve", digest=request.digest)
+            earlier = request.digest
+        await run.result()
+        settled = [one.request_id for one in (await run.state()).settled]
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+        ended = [one.status async for one in found]
+
+    assert settled == ["1", "2", "3", "4", "5", "6"]
+    assert desk.orders == [f"R-{n}" for n in range(1, 7)]
+    assert WorkflowExecutionStatus.CONTINUED_AS_NEW in ended

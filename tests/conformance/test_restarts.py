@@ -1,11 +1,17 @@
 """Workers that come and go: no completed call is made again, and no answer is lost."""
 
+import asyncio
+from datetime import timedelta
 from functools import partial
 
-from interlock import Interlock
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from interlock import Interlock, Retries, RunFailedError
 from interlock.testing import RunningApp
 from tests.conformance.conftest import RunApp
-from tests.conformance.frameworks import Desk, Framework, Inner, Script, Tool, app_of, ask, call
+from tests.conformance.frameworks import Desk, Framework, Inner, Made, Script, Tool, app_of, ask, call
 
 REFUND = [call("refund", "same", "A-1", 10.0)]
 
@@ -147,3 +153,100 @@ async def test_an_inner_agent_is_asked_about_before_it_runs(framework: Framework
 
 def asks(request_id: str, state: object) -> bool:
     return [one.request_id for one in state.requests] == [request_id]  # type: ignore[attr-defined]
+
+
+class Interrupted:
+    """The body of a tool whose worker stops in its midst the first time, after the effect."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.made: list[Made] = []
+
+    async def __call__(self, made: Made) -> str:
+        self.made.append(made)
+        if len(self.made) == 1:
+            self.begun.set()
+            await asyncio.sleep(60)
+        return "paid"
+
+
+AT_ONCE = {"graceful_shutdown_timeout": timedelta(0)}
+
+
+async def test_an_approved_call_whose_worker_stopped_is_asked_about_and_not_run_again(
+    framework: Framework, run_app: RunApp
+) -> None:
+    bank, script = Interrupted(), Script(REFUND, "done")
+    build = app_of(framework.agent(script, tools=[Tool(body=bank, gated=True, tells=True)]), retries=Retries())
+    async with run_app(build, **AT_ONCE) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await asyncio.wait_for(bank.begun.wait(), 20)
+    async with run_app(build, queue=app.client.task_queue) as app:
+        (question,) = (await app.state(run, partial(asks, "2"))).requests
+        assert (question.kind, question.tool) == ("outcome", "refund")
+        await run.decide("2", "happened", result="paid, says the bank")
+        await run.result()
+
+    assert len(bank.made) == 1
+    assert (script.results(), script.calls) == ({"same": "paid, says the bank"}, 2)
+
+
+@pytest.mark.parametrize("gated", [True, False], ids=["approved", "ungated"])
+async def test_a_call_that_may_run_twice_does_so_with_one_key_when_its_worker_stopped(
+    framework: Framework, run_app: RunApp, gated: bool
+) -> None:
+    bank, script = Interrupted(), Script(REFUND, "done")
+    tool = Tool(body=bank, gated=gated, idempotent=gated, tells=True)
+    build = app_of(framework.agent(script, tools=[tool]), retries=Retries())
+    async with run_app(build, **AT_ONCE) as app:
+        run = await app.client.start("support", "go")
+        if gated:
+            await app.requests(run, 1)
+            await run.decide("1", "approve")
+        await asyncio.wait_for(bank.begun.wait(), 20)
+    async with run_app(build, queue=app.client.task_queue):
+        output = await run.result()
+
+    first, second = bank.made
+    assert first.key == second.key
+    assert (script.results(), script.calls, output.usage.tool_calls) == ({"same": "paid"}, 2, 1)
+
+
+async def test_a_run_that_is_cancelled_while_its_worker_stops_ends_on_the_next(
+    framework: Framework, run_app: RunApp
+) -> None:
+    bank, script = Interrupted(), Script(REFUND, "done")
+    build = app_of(framework.agent(script, tools=[Tool(body=bank, tells=True)]))
+    async with run_app(build, **AT_ONCE) as app:
+        run = await app.client.start("support", "go")
+        await asyncio.wait_for(bank.begun.wait(), 20)
+        stopping = asyncio.create_task(run.cancel())
+    await stopping
+    async with run_app(build, queue=app.client.task_queue):
+        with pytest.raises(RunFailedError) as failed:
+            await asyncio.wait_for(run.result(), 40)
+
+    assert (failed.value.status, len(bank.made), script.calls) == ("cancelled", 1, 1)
+
+
+async def test_a_reset_run_makes_the_key_that_it_made(framework: Framework, run_app: RunApp) -> None:
+    desk, script = Desk(), Script(REFUND, "done")
+    async with run_app(app_of(framework.agent(script, tools=[Tool(body=desk)]))) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        temporal = app.client.temporal
+        description = await temporal.get_workflow_handle(run.id).describe()
+        reset = ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=description.run_id),
+            reason="a test",
+            workflow_task_finish_event_id=4,
+            request_id="once",
+        )
+        await temporal.workflow_service.reset_workflow_execution(reset)
+        await app.client.attach(run.id).result()
+
+    first, again = desk.made
+    assert first.key == again.key
