@@ -13,6 +13,7 @@ from agents import (
     RunConfig,
     RunContextWrapper,
     RunHooks,
+    Runner,
     ToolGuardrailFunctionOutput,
     function_tool,
     handoff,
@@ -24,6 +25,7 @@ from agents import (
 from pydantic import BaseModel
 
 from interlock import Interlock, RunFailedError
+from interlock.contracts import names
 from interlock.testing import RunningApp
 from interlock.worker import make_replayer
 from tests.conftest import Running
@@ -331,3 +333,110 @@ async def test_what_the_runner_would_be_given_holds_for_every_run_of_the_app(run
         with pytest.raises(RunFailedError) as failed:
             await (await app.client.start("support", "apple")).result()
         assert failed.value.error_type == "InputGuardrailTripwireTriggered"
+
+
+@pytest.mark.parametrize("slow", ["hook", "guardrail", "predicate"])
+async def test_whatever_time_comes_before_a_call_it_keeps_its_place_and_its_result(run_app: Running, slow: str) -> None:
+    """The first call waits in a function of the user's until the second one has run."""
+    ran: list[str] = []
+    second = asyncio.Event()
+
+    async def dawdle(what: str, arguments: str) -> None:
+        if what == slow and "first" in arguments:
+            await second.wait()
+
+    class Hooks(AgentHooks[Any]):
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            await dawdle("hook", context.tool_arguments)
+
+    @tool_input_guardrail
+    async def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        await dawdle("guardrail", data.context.tool_arguments)
+        return ToolGuardrailFunctionOutput.allow()
+
+    async def asks(ctx: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        await dawdle("predicate", str(arguments))
+        return False
+
+    @function_tool(tool_input_guardrails=[guard], needs_approval=asks)
+    async def note(what: str) -> str:
+        ran.append(what)
+        second.set()
+        return f"noted {what}"
+
+    script = Script([call("note", "a", what="first"), call("note", "b", what="second")], "done")
+    build = Interlock([agent(script, tools=[note], hooks=Hooks())])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
+        placed = {
+            event.event_id: event.activity_task_scheduled_event_attributes.header.fields[names.HEADER_STEP].data
+            for event in history.events
+            if event.HasField("activity_task_scheduled_event_attributes")
+        }
+        steps = {step.arguments["what"]: step for step in (await run.journal()).steps if step.arguments}
+        await replays(app, build, run)
+
+    assert ran == ["second", "first"]
+    assert script.results() == {"a": "noted first", "b": "noted second"}
+    assert [placed[steps[what].event_id][:7] for what in ("first", "second")] == [b'"tool:1', b'"tool:2']
+
+
+class Seeing(Script):
+    """Remembers what its requests offer: the tools, the handoffs and the stored prompt."""
+
+    def __init__(self, *turns: Any) -> None:
+        super().__init__(*turns)
+        self.offered: list[tuple[list[str], list[str], Any]] = []
+
+    async def get_response(self, *args: Any, **named: Any) -> Any:
+        offered = [tool.name for tool in named["tools"]], [one.tool_name for one in named["handoffs"]]
+        self.offered.append((*offered, named["prompt"]))
+        return await super().get_response(*args, **named)
+
+
+async def test_what_is_offered_and_the_prompt_are_asked_for_as_often_as_outside_whatever_is_replayed(
+    run_app: Running,
+) -> None:
+    """Each function says something else whenever it is asked."""
+
+    def made() -> tuple[Seeing, Agent[Any], list[str]]:
+        asked: list[str] = []
+
+        def is_enabled(ctx: Any, agent: Any) -> bool:
+            asked.append("tool")
+            return asked.count("tool") % 2 == 1
+
+        def may_hand_over(ctx: Any, agent: Any) -> bool:
+            asked.append("handoff")
+            return asked.count("handoff") % 2 == 0
+
+        def prompt(data: Any) -> Any:
+            asked.append("prompt")
+            return {"id": f"prompt-{asked.count('prompt')}"}
+
+        @function_tool(is_enabled=is_enabled)
+        def look(order: str) -> str:
+            return "broken"
+
+        @function_tool
+        def pay(order: str) -> str:
+            return "paid"
+
+        script = Seeing([call("pay", "a", order="A-1")], [call("pay", "b", order="A-2")], "done")
+        others = [handoff(agent(Script("never"), name="billing"), is_enabled=may_hand_over)]
+        return script, agent(script, tools=[look, pay], handoffs=others, prompt=prompt), asked
+
+    outside, one, asked_outside = made()
+    await Runner.run(one, "go")
+    inside, other, asked = made()
+    build = Interlock([other])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        await replays(app, build, run)
+
+    assert inside.offered == outside.offered
+    assert len({str(offered) for offered in inside.offered}) == 3
+    assert sorted(asked) == sorted(asked_outside)

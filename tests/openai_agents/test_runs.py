@@ -1,10 +1,11 @@
 """What runs have beside their agents, with agents of the OpenAI Agents SDK: budgets, sessions, streams, models."""
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
-from agents import Agent, OpenAIResponsesModel, RunContextWrapper, function_tool
+from agents import Agent, Model, ModelProvider, OpenAIResponsesModel, RunConfig, RunContextWrapper, function_tool
 
 from interlock import Interlock, Price, RunFailedError
 from interlock.adapters.openai_agents import progress
@@ -79,3 +80,62 @@ async def test_a_streamed_run_tells_what_its_model_says_and_how_far_its_tool_is(
     assert "".join(event.text for event in events if event.kind == "text") == "all is well"
     assert [event.kind for event in events].count("step_finished") == 3
     assert seen.is_set()
+
+
+async def test_models_by_instance_by_name_by_provider_and_in_the_start_are_all_recorded(
+    run_app: Running, openai_api: OpenAIAPI
+) -> None:
+    class Provider(ModelProvider):
+        def get_model(self, model_name: str | None) -> Model:
+            return OpenAIResponsesModel(model_name or "unnamed", openai_api.client())
+
+    scripts = {name: openai_api.script(name, model=name) for name in ("instance", "name", "start", "unnamed")}
+    agents = [
+        Agent("by_instance", model=OpenAIResponsesModel("instance", openai_api.client())),
+        Agent("by_name", model="name"),
+        Agent("without"),
+    ]
+    starts: dict[str, tuple[str, str | None]] = {
+        "instance": ("by_instance", None),
+        "name": ("by_name", None),
+        "start": ("by_instance", "start"),
+        "unnamed": ("without", None),
+    }
+    async with run_app(Interlock(agents, run_config=RunConfig(model_provider=Provider()))) as app:
+        for name, (started, model) in starts.items():
+            run = await app.client.start(started, "go", model=model)
+            assert (await run.result()).output == name
+            assert [step.kind for step in await run.steps()] == ["model"]
+
+    assert [script.calls for script in scripts.values()] == [1, 1, 1, 1]
+
+
+async def test_a_tool_opens_a_socket_without_any_wiring(run_app: Running) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        writer.close()
+        await writer.wait_closed()
+
+    @function_tool
+    async def asks(port: int) -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"async\n")
+        answer = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        return answer.decode().strip()
+
+    @function_tool
+    def asks_in_a_thread(port: int) -> str:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"sync\n")
+            with connection.makefile() as lines:
+                return lines.readline().strip()
+
+    async with await asyncio.start_server(echo, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        script = Script([call("asks", "a", port=port), call("asks_in_a_thread", "b", port=port)], "done")
+        async with run_app(Interlock([agent(script, tools=[asks, asks_in_a_thread])])) as app:
+            await (await app.client.start("support", "go")).result()
+
+    assert script.results() == {"a": "async", "b": "sync"}

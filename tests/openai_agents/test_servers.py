@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, HostedMCPTool, ModelBehaviorError, OpenAIResponsesModel
+from agents import Agent, HostedMCPTool, ModelBehaviorError, OpenAIResponsesModel, function_tool
 from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp
 from mcp import MCPError
+from temporalio.exceptions import ApplicationError
 
-from interlock import Interlock, RefusedError
+from interlock import Interlock, RefusedError, Retries
+from interlock.adapters._worker import check_ticket
 from interlock.adapters.openai_agents._servers import Servers
+from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
+from interlock.contracts.canonical import digest
+from interlock.contracts.payloads import Ticket
 from tests.conftest import Running
 from tests.openai_agents.scripts import Script, agent, call
 from tests.openai_api import OpenAIAPI, approval
@@ -119,3 +124,96 @@ async def test_a_call_that_the_provider_asks_about_waits_for_a_person(
     answers = [item for item in script.requests[-1].conversation if item.get("type") == "mcp_approval_response"]
     assert [(item["approval_request_id"], item["approve"]) for item in answers] == [("mcpr_1", approved)]
     assert answers[0].get("reason") == (None if approved else "not now")
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_a_function_that_settles_what_the_provider_asks_about_is_asked_once_and_nobody_else(
+    run_app: Running, openai_api: OpenAIAPI, approved: bool
+) -> None:
+    asked: list[str] = []
+
+    def settle(request: Any) -> Any:
+        asked.append(request.data.name)
+        return {"approve": approved, "reason": "not now"} if len(asked) == 1 else {"approve": not approved}
+
+    script = openai_api.script([approval("take", "mcpr_1", server="shelf", thing="book")], "done")
+    hosted = HostedMCPTool(
+        {"type": "mcp", "server_label": "shelf", "server_url": "http://127.0.0.1/mcp", "require_approval": "always"},
+        on_approval_request=settle,
+    )
+    one = Agent("support", model=OpenAIResponsesModel("scripted", openai_api.client()), tools=[hosted])
+    async with run_app(Interlock([one])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        assert not (await run.journal()).requests
+
+    answers = [item for item in script.requests[-1].conversation if item.get("type") == "mcp_approval_response"]
+    assert [(item["approve"], item.get("reason")) for item in answers] == [(approved, None if approved else "not now")]
+    assert asked == ["take"]
+
+
+def shelf_at(url: str, label: str = "shelf", **options: Any) -> HostedMCPTool:
+    return HostedMCPTool({"type": "mcp", "server_label": label, "server_url": url, **options})
+
+
+def by_name(order: str) -> str:
+    return order
+
+
+def by_number(order: int) -> str:
+    return str(order)
+
+
+def fingerprint(tools: list[Any], toolset: str = "", tool: str = "take", servers: list[Any] | None = None) -> str:
+    one = Agent("support", tools=tools, mcp_servers=servers or [])
+    return OpenAIAgentsAdapter({"support": one}, Retries()).fingerprint("support", toolset, tool)
+
+
+def test_a_tool_of_another_schema_description_or_connection_is_another_tool() -> None:
+    def own(function: Any, description: str = "Take it.") -> str:
+        tool = function_tool(function, name_override="take", description_override=description)
+        return fingerprint([tool])
+
+    def hosted(url: str, **options: Any) -> str:
+        return fingerprint([shelf_at(url, **options)], "shelf")
+
+    def served(url: str) -> str:
+        return fingerprint([], "shelf", servers=[MCPServerStreamableHttp({"url": url}, name="shelf")])
+
+    assert own(by_name) == own(by_name)
+    assert len({own(by_name), own(by_number), own(by_name, "Take all of it.")}) == 3
+    assert hosted("http://one", headers={"a": "1"}) == hosted("http://one", headers={"a": "2"})
+    assert hosted("http://one") != hosted("http://two")
+    assert served("http://one") == served("http://one")
+    assert served("http://one") != served("http://two")
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "what"),
+    [
+        ({}, {"order": "A-2"}, "the arguments"),
+        ({}, {"order": "A-1", "more": 1}, "the arguments"),
+        ({"toolset": "shelf"}, {"order": "A-1"}, "the tool"),
+        ({"tool": "void"}, {"order": "A-1"}, "the tool"),
+        ({"fingerprint": "another"}, {"order": "A-1"}, "the tool"),
+    ],
+)
+def test_another_call_than_the_approved_one_is_refused_before_the_tool_runs(
+    changed: dict[str, Any], arguments: dict[str, Any], what: str
+) -> None:
+    own = [function_tool(by_name, name_override="take"), function_tool(by_name, name_override="void")]
+    adapter = OpenAIAgentsAdapter({"support": Agent("support", tools=[*own, shelf_at("http://one")])}, Retries())
+    fields = {
+        "request_id": "1",
+        "agent": "support",
+        "toolset": "",
+        "tool": "take",
+        "arguments_digest": digest({"order": "A-1"}),
+        "fingerprint": adapter.fingerprint("support", "", "take"),
+    }
+    check_ticket(adapter, Ticket(**fields), {"order": "A-1"})
+    with pytest.raises(ApplicationError, match=f"{what} of .* changed; it is asked for again") as refused:
+        check_ticket(adapter, Ticket(**{**fields, **changed}), arguments)
+
+    assert refused.value.non_retryable
+    assert refused.value.type == "ToolChangedError"
