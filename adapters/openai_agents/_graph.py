@@ -19,6 +19,7 @@ from agents import (
 from agents.sandbox import SandboxAgent
 from agents.tool import ToolSearchTool
 
+from interlock.adapters.openai_agents._hosted import label_of
 from interlock.contracts.errors import MisconfiguredError
 
 HOSTED = (
@@ -106,3 +107,10 @@ def _check(agent: Agent[Any]) -> None:
         if isinstance(tool, FunctionTool) and name in names:
             raise MisconfiguredError(f"Agent {agent.name!r} has two tools named {name!r}. Give each a name of its own.")
         names.add(name)
+    servers = [server.name for server in agent.mcp_servers]
+    servers += [label_of(tool) for tool in agent.tools if isinstance(tool, HostedMCPTool)]
+    if twice := next((name for name in servers if servers.count(name) > 1), ""):
+        raise MisconfiguredError(
+            f"Agent {agent.name!r} has two MCP servers named {twice!r}: an answer about a call of one would hold for "
+            "the other. Give each a name, or a `server_label`, of its own."
+        )

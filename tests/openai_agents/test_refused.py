@@ -4,7 +4,17 @@ from importlib import metadata
 from typing import Any
 
 import pytest
-from agents import Agent, Handoff, LocalShellTool, RunContextWrapper, SQLiteSession, WebSearchTool, function_tool
+from agents import (
+    Agent,
+    Handoff,
+    HostedMCPTool,
+    LocalShellTool,
+    RunContextWrapper,
+    SQLiteSession,
+    WebSearchTool,
+    function_tool,
+)
+from agents.mcp import MCPServerStdio
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.test import TestModel
 
@@ -39,6 +49,14 @@ def by_hand() -> Any:
     return Handoff("away", "", {}, invoke, "nobody")
 
 
+def server(command: str, name: str | None = None) -> Any:
+    return MCPServerStdio({"command": command}, name=name)
+
+
+def hosted(label: str) -> Any:
+    return HostedMCPTool({"type": "mcp", "server_label": label, "server_url": "http://127.0.0.1/mcp"})
+
+
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
@@ -49,17 +67,37 @@ def by_hand() -> Any:
         ([Agent("a", handoffs=[by_hand()])], r"Handoff 'away' of agent 'a' does not say .* `handoff\(agent\)`"),
         ([Agent("a", tools=[takes(int), takes(str)])], r"share one context type, and there are: int .*; str "),
         ([Agent("a", tools=[takes(Script)])], r"context type Script cannot travel"),
+        (
+            [Agent("a", mcp_servers=[server("npx"), server("npx")])],
+            r"'a' has two MCP servers named 'stdio: npx': .* a name",
+        ),
+        ([Agent("a", tools=[hosted("x"), hosted("x")])], r"'a' has two MCP servers named 'x': .* `server_label`"),
+        ([Agent("a", tools=[hosted("x")], mcp_servers=[server("npx", "x")])], r"'a' has two MCP servers named 'x'"),
         ([Agent("a"), PydanticAgent(TestModel(), name="b", capabilities=[Durable()])], r"of one framework"),
     ],
-    ids=["graph", "tool", "tools", "shell", "handoff", "contexts", "context", "frameworks"],
+    ids=[
+        "graph",
+        "tool",
+        "tools",
+        "shell",
+        "handoff",
+        "contexts",
+        "context",
+        "servers",
+        "hosted",
+        "both",
+        "frameworks",
+    ],
 )
 def test_what_cannot_run_is_refused_by_name(agents: list[Any], message: str) -> None:
     with pytest.raises(MisconfiguredError, match=message):
         Interlock(agents)
 
 
-def test_hosted_tools_are_taken() -> None:
-    assert Interlock([Agent("a", tools=[WebSearchTool()])]).agents.keys() == {"a"}
+def test_hosted_tools_and_servers_of_different_names_are_taken() -> None:
+    tools = [WebSearchTool(), hosted("x"), hosted("y")]
+    one = Agent("a", tools=tools, mcp_servers=[server("npx"), server("npx", "other")])
+    assert Interlock([one]).agents.keys() == {"a"}
 
 
 @pytest.mark.parametrize(("found", "fits"), [("0.21.9", False), ("0.22.0", True), ("0.22.9", True), ("0.23.0", False)])
