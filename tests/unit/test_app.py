@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.toolsets import FunctionToolset
 
 from interlock import Interlock, MisconfiguredError, Retries, Settings
 from interlock.adapters.pydantic_ai import Durable
@@ -94,6 +96,23 @@ def test_an_app_that_cannot_work_is_refused_in_one_line(agents: Any, message: st
     with pytest.raises(MisconfiguredError, match=message) as refused:
         Interlock(agents)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"toolsets": [FunctionToolset([])]}, r"need to have a unique `id` .* `FunctionToolset\(id=\.\.\.\)`"),
+        (
+            {"toolsets": [FunctionToolset([], id="x"), FunctionToolset([], id="x")]},
+            "Two toolsets have the same `id` 'x'",
+        ),
+        ({"model": None}, "needs to have a `model`"),
+    ],
+    ids=["toolset-id", "toolset-ids", "no-model"],
+)
+def test_an_agent_that_cannot_be_recorded_is_refused_where_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Agent(**{"model": TestModel(), **options}, name="support", capabilities=[Durable()])
 
 
 @pytest.mark.parametrize("deps_type", [Tenant, Tenant | None, str, dict[str, int], type(None)], ids=str)
