@@ -8,11 +8,12 @@ import pytest
 from pydantic_ai import Agent, ModelRetry, RunContext, Tool
 from pydantic_ai.capabilities import Hooks
 from pydantic_ai.exceptions import ModelHTTPError, ModelRequestRejectedError, UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponsePart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, RefusedError, Retries, Run, RunFailedError, Settings
-from interlock.adapters.pydantic_ai import idempotency_key
+from interlock.adapters.pydantic_ai import Durable, idempotency_key
 from interlock.contracts import names
 from interlock.contracts.payloads import Retry, StuckStep
 from interlock.testing import RunningApp
@@ -253,6 +254,32 @@ async def test_a_model_whose_answers_did_not_fit_is_asked_again_from_its_last_re
         assert script.calls == 4
         # The answer that failed the run is gone; the one before, and what was wrong with it, is still there.
         assert shapes(script.asked[3]) == shapes(script.asked[2])
+
+
+async def test_a_model_that_refused_is_asked_again_from_its_last_request(run_app: Running) -> None:
+    refuses, ran, asked = True, list[str](), list[int]()
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(len(messages))
+        if len(messages) == 1:
+            return ModelResponse(parts=[call("note", "n", text="one")])
+        return ModelResponse(parts=[], finish_reason="content_filter") if refuses else ModelResponse([TextPart("done")])
+
+    careful = Agent(
+        FunctionModel(answer),
+        name="support",
+        tools=[Tool(lambda text: ran.append(text), name="note")],
+        capabilities=[Durable()],
+    )
+    async with run_app(stuck_app(careful)) as app:
+        run = await app.client.start("support", "go")
+        (step,) = await stuck(app, run)
+        refuses = False
+        await run.retry()
+
+        assert (await run.result()).output == "done"
+        assert step.error_type == "ContentFilterError"
+        assert (ran, asked) == (["one"], [1, 3, 3])
 
 
 async def test_calls_that_ran_stay_when_a_call_beside_them_fails_the_run(run_app: Running) -> None:
