@@ -152,8 +152,9 @@ async def test_a_function_that_settles_what_the_provider_asks_about_is_asked_onc
     assert asked == ["take"]
 
 
-def shelf_at(url: str, label: str = "shelf", **options: Any) -> HostedMCPTool:
-    return HostedMCPTool({"type": "mcp", "server_label": label, "server_url": url, **options})
+def shelf_at(url: str, **options: Any) -> HostedMCPTool:
+    config: Any = {"type": "mcp", "server_label": "shelf", "server_url": url, **options}
+    return HostedMCPTool(config)
 
 
 def by_name(order: str) -> str:
