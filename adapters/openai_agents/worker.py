@@ -1,7 +1,7 @@
 """The worker's half: the models and the tools behind the steps, and the check before an approved call runs."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -36,6 +36,7 @@ from interlock.adapters.openai_agents._requests import ask
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
+from interlock.adapters.openai_agents._shown import tool_names, unmade_model
 from interlock.adapters.openai_agents._tools import CallInput
 from interlock.adapters.openai_agents._traces import keep_here, send
 from interlock.adapters.openai_agents._versions import check_versions
@@ -75,7 +76,7 @@ class OpenAIAgentsAdapter:
         self._agents = graph_of(agents)
         self._sub_runs = sub_runs
         self._context = context_type(self._agents.values())
-        running = Running(run_config or RunConfig(), run_hooks)
+        self._running = running = Running(run_config or RunConfig(), run_hooks)
         self._provider = _Provider(self._agents, running.config)
         self._prices = prices
         self._servers = Servers()
@@ -93,6 +94,15 @@ class OpenAIAgentsAdapter:
                 self.interceptors.append(send())
             else:
                 keep_here()
+
+    def tools(self) -> Mapping[str, Sequence[str]]:
+        """See `Adapter`."""
+        return {name: tool_names(agent) for name, agent in self._agents.items()}
+
+    def unmade_models(self) -> Iterator[tuple[str, str, Exception]]:
+        """See `Adapter`."""
+        for name, agent in self._agents.items():
+            yield from ((name, *found) for found in unmade_model(agent, self._running.config))
 
     async def close(self) -> None:
         """See `Adapter`."""

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,6 +28,7 @@ from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._model_calls import priced
+from interlock.adapters.pydantic_ai._shown import tool_names, unmade_model
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
@@ -78,6 +79,15 @@ class PydanticAIAdapter:
     def interceptors(self) -> list[Interceptor]:
         """See `Adapter`."""
         return [AttemptInterceptor(), _WorkerInterceptor(self)]
+
+    def tools(self) -> Mapping[str, Sequence[str]]:
+        """See `Adapter`."""
+        return {name: tool_names(agent) for name, agent in self._agents.items()}
+
+    def unmade_models(self) -> Iterator[tuple[str, str, Exception]]:
+        """See `Adapter`."""
+        for name, agent in self._agents.items():
+            yield from ((name, *found) for found in unmade_model(agent))
 
     async def close(self) -> None:
         """See `Adapter`. Its toolsets are entered for each call."""

@@ -840,6 +840,56 @@ def test_the_doctor_loads_an_app_as_a_worker_does_and_makes_its_models(program: 
     assert 'pip install "pydantic-ai-slim[anthropic]"' in model["todo"]
 
 
+SDK = """
+from agents import Agent, HostedMCPTool, RunConfig, WebSearchTool, function_tool
+from agents.mcp import MCPServerStdio
+
+from interlock import Interlock
+
+
+@function_tool
+def look(order: str) -> str: ...
+
+
+@function_tool(needs_approval=True)
+def refund(order: str) -> str: ...
+
+
+@function_tool(needs_approval=lambda ctx, arguments, call_id: True)
+def send(order: str) -> str: ...
+
+
+hosted = HostedMCPTool({"type": "mcp", "server_label": "shelf", "server_url": "http://127.0.0.1/mcp"})
+tools = [look, refund, send, WebSearchTool(), hosted]
+billing = Agent("billing", model="gpt-5.6-luna")
+app = Interlock([Agent("desk", tools=tools, handoffs=[billing], mcp_servers=[MCPServerStdio({"command": "npx"})])])
+away = Interlock([Agent("away", model="nowhere/model"), Agent("here", model="gpt-5.6-luna")])
+other = Interlock([Agent("away", model="nowhere/model")], run_config=RunConfig(model="gpt-5.6-luna"))
+"""
+
+
+def test_the_doctor_knows_the_tools_and_the_models_of_agents_of_the_openai_sdk(program: Program) -> None:
+    (program.folder / "sdk.py").write_text(SDK)
+    program = Program(program.folder, {**program.environment, "OPENAI_API_KEY": "sk-test"})
+    found = program.json("doctor", "sdk:app")
+    assert found["agents"] == {
+        "desk": [
+            "look",
+            "refund (waits for approval)",
+            "send (may wait for approval)",
+            "web_search",
+            "(of shelf)",
+            "(of stdio: npx)",
+        ],
+        "billing": [],
+    }
+    assert program.json("doctor", "sdk:other")["ok"] is True
+
+    (model,) = [check for check in program.json("doctor", "sdk:away", status=1)["checks"] if not check["ok"]]
+    assert (model["name"], model["found"]) == ("model of away", "nowhere/model")
+    assert "Unknown prefix: nowhere" in model["todo"]
+
+
 def test_the_doctor_names_the_open_runs_that_do_not_get_on(program: Program) -> None:
     waiting = start(program, REFUND)
     requests(program, waiting)

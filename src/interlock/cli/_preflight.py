@@ -19,17 +19,7 @@ def model_checks(app: Interlock) -> Iterator[Check]:
     """
     from interlock.cli.doctor import Check
 
-    for name, agent in app.agents.items():
-        if isinstance(model := agent.model, str) and (why := _why_not(model)):
-            yield Check(f"model of {name}", ok=False, found=model, todo=why)
-
-
-def _why_not(model: str) -> str:
-    from pydantic_ai.models import infer_model
-
-    try:
-        infer_model(model)
-    except Exception as error:  # What a provider's package raises while it is made may be anything.
+    for name, model, error in app.adapter().unmade_models():
         what = told(error)
-        return what.message if isinstance(error, ImportError) else f"{what.type}: {what.message}"
-    return ""
+        why = what.message if isinstance(error, ImportError) else f"{what.type}: {what.message}"
+        yield Check(f"model of {name}", ok=False, found=model, todo=why)

@@ -1,9 +1,9 @@
 """Checks what a run needs, and says for each thing that is missing what to do."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,7 +62,7 @@ def doctor(
     queue = task_queue or (app.settings.task_queue if app else None)
     checks, troubles = asyncio.run(_all(queue, app_checks, runs=runs))
     ok = all(check.ok for check in checks) and not any(trouble.wrong for trouble in troubles or ())
-    agents = tools_by_agent(app) if app else {}
+    agents = app.adapter().tools() if app else {}
     if as_json:
         listed = {} if troubles is None else {"runs": [trouble.model_dump(mode="json") for trouble in troubles]}
         emit_json({"ok": ok, "checks": [asdict(check) for check in checks], "agents": agents, **listed})
@@ -71,22 +71,6 @@ def doctor(
         if troubles is not None:
             show_troubles(troubles)
     return 0 if ok else 1
-
-
-def tools_by_agent(app: "Interlock") -> dict[str, list[str]]:
-    """The tools of each agent; of a server's tools, which only it can list, where they come from."""
-    found: dict[str, list[str]] = {name: [] for name in app.agents}
-    for name, agent in app.agents.items():
-        for toolset in agent.toolsets:
-            toolset.apply(lambda leaf, tools=found[name]: tools.extend(_tools(leaf)))
-    return found
-
-
-def _tools(toolset: Any) -> list[str]:
-    tools = getattr(toolset, "tools", None)
-    if not isinstance(tools, dict):
-        return [f"(of {toolset.label})"]
-    return [f"{name} (waits for approval)" if tool.requires_approval else name for name, tool in tools.items()]
 
 
 def _load(target: str) -> "tuple[Interlock | None, list[Check]]":
@@ -145,7 +129,7 @@ def _binary(*, needed: bool) -> Check:
         return Check("embedded server", ok=not needed, found=found, todo=str(error) if needed else "")
 
 
-def _print(checks: list[Check], agents: dict[str, list[str]]) -> None:
+def _print(checks: list[Check], agents: Mapping[str, Sequence[str]]) -> None:
     from rich.text import Text
 
     wrong = any(check.todo for check in checks)

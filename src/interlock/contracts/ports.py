@@ -1,6 +1,6 @@
 """What workflow code and the adapters' deterministic halves promise each other."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -318,6 +318,15 @@ class Adapter(ToolCatalog, Protocol):
     @property
     def interceptors(self) -> Sequence[Any]:
         """The interceptors of the worker."""
+        ...
+
+    def tools(self) -> Mapping[str, Sequence[str]]:
+        """What each agent has of tools, by its name, as a person is shown it."""
+        ...
+
+    def unmade_models(self) -> Iterator[tuple[str, str, Exception]]:
+        """The agents whose model, given by its name, cannot be made here: the agent, the model, and why. Nothing is
+        asked of a provider."""
         ...
 
     async def close(self) -> None:
