@@ -214,6 +214,25 @@ async def test_a_call_that_may_run_twice_does_so_with_one_key_when_its_worker_st
     assert (script.results(), script.calls, output.usage.tool_calls) == ({"same": "paid"}, 2, 1)
 
 
+async def test_a_call_whose_last_worker_stopped_is_stuck_and_no_failure_to_tell_the_model(
+    framework: Framework, run_app: RunApp
+) -> None:
+    bank, script = Interrupted(), Script(REFUND, "done")
+    build = app_of(framework.agent(script, tools=[Tool(body=bank, tells=True)]), stuck_seconds=600)
+    async with run_app(build, **AT_ONCE) as app:
+        run = await app.client.start("support", "go")
+        await asyncio.wait_for(bank.begun.wait(), 20)
+    async with run_app(build, queue=app.client.task_queue) as app:
+        (step,) = (await app.state(run, lambda state: bool(state.stuck))).stuck
+        assert (step.kind, step.error_type, script.calls) == ("tool", "WorkerShutdown", 1)
+        await run.retry()
+        await run.result()
+
+    first, second = bank.made
+    assert first.key == second.key
+    assert (script.results(), script.calls) == ({"same": "paid"}, 2)
+
+
 async def test_a_run_that_is_cancelled_while_its_worker_stops_ends_on_the_next(
     framework: Framework, run_app: RunApp
 ) -> None:
