@@ -90,6 +90,36 @@ async def test_a_judge_that_fails_or_is_unsure_sends_the_call_to_a_person(run_ap
         assert script.results() == {"low": "no"}
 
 
+def approves(requests: DeferredToolRequests) -> DeferredToolResults | None:
+    return DeferredToolResults(approvals={one.tool_call_id: True for one in requests.approvals})
+
+
+def denies(requests: DeferredToolRequests) -> DeferredToolResults | None:
+    return DeferredToolResults(approvals={one.tool_call_id: ToolDenied("no") for one in requests.approvals})
+
+
+@pytest.mark.parametrize(
+    ("rules", "told", "asked"),
+    [
+        ([lambda requests: None, denies, approves], "no", [1, 1, 0]),
+        ([approves, denies], "refunded low 5", [1, 0]),
+        ([approves, raises], "refunded low 5", [1, 0]),
+    ],
+    ids=["unsure", "approves first", "fails after"],
+)
+async def test_of_several_judges_the_first_who_is_sure_counts(
+    run_app: Running, rules: list[Rule], told: str, asked: list[int]
+) -> None:
+    judges, script = [Judge(rule) for rule in rules], Script(CALLS[:1], "done")
+    handlers = [HandleDeferredToolCalls(judge) for judge in judges]
+    durable = agent(script, tools=[Tool(refund, requires_approval=True)], capabilities=handlers)
+    async with run_app(Interlock([durable])) as app:
+        await (await app.client.start("support", "refund")).result()
+
+        assert script.results() == {"low": told}
+        assert [len(judge.asked) for judge in judges] == asked
+
+
 async def test_a_judge_can_edit_what_runs(run_app: Running) -> None:
     def halves(requests: DeferredToolRequests) -> DeferredToolResults | None:
         (one,) = requests.approvals
