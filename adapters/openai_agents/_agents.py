@@ -53,7 +53,7 @@ def _durable_handoff(scope: Scope, agent: Agent[Any], one: Agent[Any] | Handoff[
     assert target, "A handoff without an agent is refused when the app is made."
 
     async def on_invoke(ctx: Any, arguments: str) -> Agent[Any]:
-        await recorded_handoff(agent, one, arguments)
+        await recorded_handoff(agent, one, ctx, arguments)
         return durable(scope, target)
 
     return dataclasses.replace(

@@ -15,7 +15,9 @@ from agents import (
     FunctionTool,
     GuardrailFunctionOutput,
     Handoff,
+    MCPToolApprovalRequest,
     RunConfig,
+    RunContextWrapper,
     RunHooks,
     ToolGuardrailFunctionOutput,
 )
@@ -24,11 +26,12 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json
 
 from interlock.adapters._calls import placed, planned
-from interlock.adapters.openai_agents._scope import current_scope, ending
+from interlock.adapters.openai_agents._scope import current_scope, ending, usage_of
 from interlock.adapters.openai_agents._steps import step, until_done
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.payloads import Json
+from interlock.contracts.payloads import Usage as Used
 
 _OF_BOTH = {
     "on_handoff": ("agent",),
@@ -61,6 +64,7 @@ class Callback(BaseModel):
     tool_call_id: str = ""
     tool_args: str = ""
     context: Json = None
+    usage: Used | None = None
     serialized_run_context: dict[str, Json] = {}
 
 
@@ -119,11 +123,8 @@ def recorded_enabled(agent: Agent[Any], slot: str, said: Any) -> Any:
         return said
 
     async def enabled(context: Any, _: Any) -> bool:
-        return bool(
-            await _call(
-                agent.name, Callback(kind="predicate", slot=f"enabled:{slot}"), f"{slot.partition(':')[2]} enabled?"
-            )
-        )
+        callback = Callback(kind="predicate", slot=f"enabled:{slot}")
+        return bool(await _call(agent.name, callback, f"{slot.partition(':')[2]} enabled?", context))
 
     return enabled
 
@@ -134,24 +135,28 @@ async def recorded_needs_approval(
     """What the tool's function says of one call: whether it needs an approval."""
     name = tool.qualified_name
     callback = _about(ctx, Callback(kind="predicate", slot=f"needs_approval:{name}", given={"arguments": arguments}))
-    return bool(await _call(agent.name, callback, f"{name} needs approval"))
+    return bool(await _call(agent.name, callback, f"{name} needs approval", ctx))
 
 
-async def recorded_handoff(agent: Agent[Any], one: Handoff[Any, Any], arguments: str) -> None:
+async def recorded_handoff(
+    agent: Agent[Any], one: Handoff[Any, Any], ctx: RunContextWrapper[Any], arguments: str
+) -> None:
     """The callback of a handoff."""
     callback = Callback(kind="handoff", slot=one.tool_name, given={"arguments": arguments})
-    await _call(agent.name, callback, one.tool_name)
+    await _call(agent.name, callback, one.tool_name, ctx)
 
 
-async def recorded_approval(agent: Agent[Any], server: str, request: Any) -> Any:
+async def recorded_approval(agent: Agent[Any], server: str, request: MCPToolApprovalRequest) -> Any:
     """What the user's own function says of a call that a provider asks about."""
-    callback = Callback(kind="predicate", slot=f"hosted:{server}", given={"request": as_json(request)})
-    return await _call(agent.name, callback, f"{request.name} of {server} approved?")
+    callback = Callback(kind="predicate", slot=f"hosted:{server}", given={"request": as_json(request.data)})
+    label = f"{request.data.name} of {server} approved?"
+    return await _call(agent.name, callback, label, request.ctx_wrapper)
 
 
 def _instructions(agent: Agent[Any]) -> Callable[..., Awaitable[str]]:
     async def instructions(context: Any, _: Any) -> str:
-        return str(await _call(agent.name, Callback(kind="instructions", slot="instructions"), agent.name))
+        callback = Callback(kind="instructions", slot="instructions")
+        return str(await _call(agent.name, callback, agent.name, context))
 
     return instructions
 
@@ -161,14 +166,14 @@ def _recorded(slot: str, guardrail: Any) -> Any:
 
     async def recorded(context: Any, agent: Agent[Any], about: Any) -> GuardrailFunctionOutput:
         callback = Callback(kind="guardrail", slot=slot, given={"about": as_json(about)})
-        return _GUARDED.validate_python(await _call(agent.name, callback, name))
+        return _GUARDED.validate_python(await _call(agent.name, callback, name, context))
 
     return replace(guardrail, name=name, guardrail_function=recorded)
 
 
 def _prompt(agent: Agent[Any]) -> Callable[..., Awaitable[Any]]:
     async def prompt(data: Any) -> Any:
-        return await _call(agent.name, Callback(kind="instructions", slot="prompt"), agent.name)
+        return await _call(agent.name, Callback(kind="instructions", slot="prompt"), agent.name, data.context)
 
     return prompt
 
@@ -177,7 +182,7 @@ def _tool_guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Aw
     async def guardrail(data: Any) -> ToolGuardrailFunctionOutput:
         given = {"output": as_json(data.output)} if hasattr(data, "output") else {}
         callback = _about(data.context, Callback(kind="guardrail", slot=slot, given=given))
-        return _TOOL_GUARDED.validate_python(await _call(agent.name, callback, name))
+        return _TOOL_GUARDED.validate_python(await _call(agent.name, callback, name, data.context))
 
     return guardrail
 
@@ -196,7 +201,7 @@ def _hook(name: str, kinds: tuple[str, ...], prefix: str) -> Callable[..., Await
         given = [_argument(kind, value) for kind, value in zip(kinds, rest, strict=True)]
         callback = Callback(kind="hook", slot=f"{prefix}{name}", given={"args": given})
         callback = _about(context, callback) if isinstance(context, ToolContext) else callback
-        await _call(agent.name, callback, f"{name} of {agent.name}")
+        await _call(agent.name, callback, f"{name} of {agent.name}", context)
 
     return hook
 
@@ -213,15 +218,15 @@ def _about(ctx: ToolContext[Any], callback: Callback) -> Callback:
     )
 
 
-async def _call(agent: str, callback: Callback, label: str) -> Any:
+async def _call(agent: str, callback: Callback, label: str, ctx: RunContextWrapper[Any]) -> Any:
     scope = current_scope.get()
     assert scope, "A recorded callback is only used inside a run."
-    what = f"{callback.kind} {label}"
+    what, usage = f"{callback.kind} {label}", usage_of(ctx.usage, 0)
 
     async def make() -> CallbackResult:
         context = scope.context.dump()
         told = scope.told(scope.path_to(agent), callback.tool_call_id)
-        given = callback.model_copy(update={"context": context, "serialized_run_context": told})
+        given = callback.model_copy(update={"context": context, "usage": usage, "serialized_run_context": told})
         with planned(what, call=digest([callback.slot, callback.given])):
             activity = names.callback_activity(agent, callback.kind)
             result: CallbackResult = await step(activity, given, CallbackResult, scope.retries.tool)

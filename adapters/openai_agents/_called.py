@@ -23,6 +23,8 @@ from interlock.adapters.openai_agents._callbacks import AGENT_HOOKS, RUN_HOOKS, 
 from interlock.adapters.openai_agents._context import ContextType, changes_of
 from interlock.adapters.openai_agents._graph import Running, function_tools
 from interlock.adapters.openai_agents._hosted import label_of
+from interlock.adapters.openai_agents._scope import sdk_usage
+from interlock.contracts.payloads import Usage as Used
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
@@ -118,10 +120,12 @@ class Callbacks:
 
 
 def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:
+    usage = sdk_usage(callback.usage or Used())
     if not callback.tool_name:
-        return RunContextWrapper(context)
+        return RunContextWrapper(context, usage=usage)
     return ToolContext(
         context=context,
+        usage=usage,
         tool_name=callback.tool_name,
         tool_call_id=callback.tool_call_id,
         tool_arguments=callback.tool_args,

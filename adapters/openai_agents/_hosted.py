@@ -21,7 +21,7 @@ def durable_hosted(agent: Agent[Any], tool: HostedMCPTool) -> HostedMCPTool:
 
     async def decide(request: MCPToolApprovalRequest) -> MCPToolApprovalFunctionResult:
         if tool.on_approval_request is not None:
-            said: MCPToolApprovalFunctionResult = await recorded_approval(agent, label_of(tool), request.data)
+            said: MCPToolApprovalFunctionResult = await recorded_approval(agent, label_of(tool), request)
             return said
         return await _ask(agent, request)
 

@@ -32,24 +32,27 @@ from interlock.adapters.openai_agents._callbacks import recorded_needs_approval,
 from interlock.adapters.openai_agents._graph import agent_of_tool
 from interlock.adapters.openai_agents._marks import is_idempotent
 from interlock.adapters.openai_agents._results import ToolResult, decoded
-from interlock.adapters.openai_agents._scope import Scope, current_scope, ending
+from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, usage_of
 from interlock.adapters.openai_agents._servers import toolset_of
 from interlock.adapters.openai_agents._steps import step
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Json, RequestKind, Ticket
+from interlock.contracts.payloads import Usage as Used
 from interlock.contracts.ports import GatedCall, Ruling
 
 NOT_APPROVED = "Tool execution was not approved."
 
 
 class CallInput(BaseModel):
-    """What a tool's activity gets: the arguments as JSON, the context as JSON, and which call of the run it is."""
+    """What a tool's activity gets: the arguments as JSON, the context as JSON, what the run has used so far, and which
+    call of the run it is."""
 
     name: str
     tool_args: dict[str, Json]
     context: Json = None
+    usage: Used | None = None
     serialized_run_context: dict[str, Json] = {}
 
 
@@ -185,6 +188,7 @@ class _Call:
                     name=self._tool.qualified_name,
                     tool_args=arguments,
                     context=context,
+                    usage=usage_of(self._ctx.usage, 0),
                     serialized_run_context=self._scope.told(self._path, self._ctx.tool_call_id),
                 ),
                 ToolResult,

@@ -35,6 +35,7 @@ from interlock.adapters.openai_agents._model import INSTANCE, OF_ALL, Answer, Re
 from interlock.adapters.openai_agents._requests import ask
 from interlock.adapters.openai_agents._results import ToolResult, encoded
 from interlock.adapters.openai_agents._runner import install
+from interlock.adapters.openai_agents._scope import sdk_usage
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
 from interlock.adapters.openai_agents._shown import tool_names, unmade_model
 from interlock.adapters.openai_agents._tools import CallInput
@@ -46,6 +47,7 @@ from interlock.contracts.canonical import digest
 from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.failures import told
 from interlock.contracts.payloads import Ticket
+from interlock.contracts.payloads import Usage as Used
 from interlock.contracts.ports import AgentRunner, Prices, SubRuns
 from interlock.retries import Retries
 
@@ -179,6 +181,7 @@ class OpenAIAgentsAdapter:
         arguments = to_json(call.tool_args).decode()
         ctx = ToolContext(
             context=context,
+            usage=sdk_usage(call.usage or Used()),
             tool_name=tool.name,
             tool_call_id=str(about.get("tool_call_id", "")),
             tool_arguments=arguments,

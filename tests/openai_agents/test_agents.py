@@ -440,3 +440,56 @@ async def test_what_is_offered_and_the_prompt_are_asked_for_as_often_as_outside_
     assert inside.offered == outside.offered
     assert len({str(offered) for offered in inside.offered}) == 3
     assert sorted(asked) == sorted(asked_outside)
+
+
+def usages() -> tuple[Agent[Any], list[str]]:
+    """An agent whose functions note what has been used when each is called."""
+    seen: list[str] = []
+
+    def note(what: str, ctx: Any) -> None:
+        seen.append(f"{what}: {ctx.usage.requests} requests, {ctx.usage.input_tokens} + {ctx.usage.output_tokens}")
+
+    class Hooks(AgentHooks[Any]):
+        async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+            note("hook", context)
+
+        async def on_end(self, context: Any, agent: Any, output: Any) -> None:
+            note("end", context)
+
+    def instructions(ctx: Any, agent: Any) -> str:
+        note("instructions", ctx)
+        return ""
+
+    @tool_input_guardrail
+    def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        note("guardrail", data.context)
+        return ToolGuardrailFunctionOutput.allow()
+
+    @output_guardrail
+    def last(ctx: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        note("output", ctx)
+        return GuardrailFunctionOutput(None, tripwire_triggered=False)
+
+    @function_tool(tool_input_guardrails=[guard])
+    def look(ctx: RunContextWrapper[Any], order: str) -> str:
+        note("tool", ctx)
+        return "broken"
+
+    script = Script([call("look", "a", order="A-1")], "done")
+    options: dict[str, Any] = {"instructions": instructions, "hooks": Hooks(), "output_guardrails": [last]}
+    return agent(script, tools=[look], **options), seen
+
+
+async def test_the_users_functions_see_what_the_run_has_used_as_they_do_outside(run_app: Running) -> None:
+    one, outside = usages()
+    await Runner.run(one, "go")
+    other, inside = usages()
+    build = Interlock([other])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        await replays(app, build, run)
+
+    assert sorted(inside) == sorted(outside)
+    assert "tool: 1 requests, 5 + 2" in inside
+    assert "end: 2 requests, 10 + 4" in inside
