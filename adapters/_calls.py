@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -252,8 +252,11 @@ class CallAtWork:
         return _outlasts_its_wait() and not self._is_in_vain()
 
 
-async def settled(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What comes of something in the workflow that lasts until it has settled, as a call at work does."""
+async def settled(make: Callable[[], Awaitable[T]], is_in_vain: Callable[[], bool] = never) -> T:
+    """What comes of something in the workflow that lasts until it has settled, as a call at work does.
+
+    is_in_vain: whether nobody is to wait for it any more, although the run has not been cancelled.
+    """
     if not _outlasts_its_wait():
         return await make()
     task: asyncio.Future[T] = asyncio.ensure_future(make())
@@ -265,10 +268,24 @@ async def settled(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except asyncio.CancelledError:
             if task.cancelled():
                 return task.result()  # What it raised, with its message.
-            if not _outlasts_its_wait():
+            if is_in_vain() or not _outlasts_its_wait():
                 await _cancelled(task)
                 raise
-            watch = watch or asyncio.ensure_future(_end_with_the_run(task))
+            watch = watch or asyncio.ensure_future(_end_with_the_run(task, is_in_vain))
+            _go_on()
+
+
+async def all_settled(calls: Iterable["asyncio.Task[Any]"]) -> None:
+    """Wait until calls that were given up have settled. The run's cancellation is theirs."""
+    while left := [call for call in calls if not call.done()]:
+        try:
+            await workflow.wait(left)
+        except asyncio.CancelledError:
+            if not _outlasts_its_wait():
+                for call in left:
+                    call.cancel()
+                await workflow.wait(left)
+                raise
             _go_on()
 
 
@@ -280,9 +297,9 @@ async def _cancelled(work: "asyncio.Future[Any]") -> None:
             await workflow.wait([work])
 
 
-async def _end_with_the_run(work: "asyncio.Future[Any]") -> None:
+async def _end_with_the_run(work: "asyncio.Future[Any]", is_in_vain: Callable[[], bool] = never) -> None:
     # Those who gave it up wait for it where the run's cancellation does not reach them.
-    await workflow.wait_condition(lambda: work.done() or workflow.cancellation_reason() is not None)
+    await workflow.wait_condition(lambda: work.done() or workflow.cancellation_reason() is not None or is_in_vain())
     work.cancel()
 
 

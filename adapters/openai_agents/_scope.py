@@ -1,5 +1,6 @@
 """Which agent run the current workflow code belongs to, and what its activities are told."""
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from openai.types.responses.response_output_item import McpApprovalRequest
 from openai.types.responses.response_usage import InputTokensDetails
 from temporalio.exceptions import ApplicationError
 
-from interlock.adapters._calls import CallScope, current_key, current_ticket
+from interlock.adapters._calls import CallScope, all_settled, current_key, current_ticket
 from interlock.adapters.openai_agents._context import Context
 from interlock.contracts.payloads import Json
 from interlock.contracts.payloads import Usage as Used
@@ -31,13 +32,26 @@ class Asked:
     previous_response_id: str | None
 
 
+@dataclass
+class Answered:
+    """The last answer of a run's models, and what has become of its calls, by call id.
+
+    made: those that returned. told: what the model is to read of them, once their guardrails and hooks have seen it.
+    """
+
+    response: ModelResponse
+    made: set[str] = field(default_factory=set)
+    told: dict[str, Any] = field(default_factory=dict)
+
+
 @dataclass(kw_only=True)
 class Scope(CallScope):
     """The run of one agent, and of those it hands over to: the root of the workflow, or an agent that is a tool.
 
     context: of the whole run. agents: of the graph, by name. durable: the copies of them that run here.
     model: the run's own model, in place of the agents'.
-    asked: see `Asked`. turns: requests to the models of this run so far.
+    asked, answered: see `Asked` and `Answered`. turns: requests to the models of this run so far.
+    above: the run of the agent that this one is a tool of. at_work: the calls of the whole workflow, by their places.
     made: the calls that returned, of the whole workflow. made_before: how many did in the run's executions before it.
     fatal: what ends the run, whatever a tool's error function makes of it.
     """
@@ -47,6 +61,9 @@ class Scope(CallScope):
     durable: dict[str, Agent[Any]] = field(default_factory=dict)
     model: str | None = None
     asked: Asked | None = None
+    answered: Answered | None = None
+    above: "Scope | None" = None
+    at_work: dict[str, "asyncio.Task[Any]"] = field(default_factory=dict)
     turns: int = 0
     made: list[str] = field(default_factory=list)
     fatal: list[ApplicationError] = field(default_factory=list)
@@ -56,6 +73,20 @@ class Scope(CallScope):
     def tool_calls(self) -> int:
         """How many calls of the run have returned."""
         return self.made_before + len(self.made)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a failure ends this agent's run that nobody can retry."""
+        return bool(self.fatal or self.final) or (self.above is not None and self.above.is_ending)
+
+    def is_in_vain(self) -> bool:
+        """Whether an agent that was given up may end before it has settled: somebody whom it asks need not come."""
+        return self.is_ending or not self.recovery.keeps
+
+    async def settle(self, under: str = "") -> None:
+        """Wait for the calls that the SDK has given up and that are at work still. under: the place of a call, when
+        only what an agent does in it counts."""
+        await all_settled([call for at, call in self.at_work.items() if at.startswith(under)])
 
     def path_to(self, agent: str) -> tuple[str, ...]:
         """The agents from the root of the workflow to one of this run's."""
@@ -84,7 +115,9 @@ class Scope(CallScope):
                 item = item.model_copy(update={"call_id": call_id})
             output.append(item)
         self.number(asked)
-        return dataclasses.replace(response, output=output)
+        numbered = dataclasses.replace(response, output=output)
+        self.answered = Answered(numbered)
+        return numbered
 
     def told(self, path: Sequence[str], call_id: str = "") -> dict[str, Json]:
         """What an activity is told of the run it belongs to; the journal reads it too."""
@@ -123,7 +156,8 @@ def ending(scope: Scope) -> Iterator[None]:
 
 def inner(scope: Scope, agent: str) -> Scope:
     """The scope of an agent that is a tool of this one's."""
-    return scope.inner(agent, durable={}, asked=None, turns=0, model=None)
+    fresh: dict[str, Any] = {"durable": {}, "asked": None, "answered": None, "turns": 0, "model": None, "final": []}
+    return scope.inner(agent, above=scope, **fresh)
 
 
 def usage_of(usage: Usage, tool_calls: int) -> Used:

@@ -1,9 +1,11 @@
 """Tool calls, as activities, each held at the gate where it needs an approval."""
 
+import asyncio
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,14 +20,17 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from interlock.adapters._calls import (
+    CallAtWork,
     ask_about_outcome,
     edit_note,
     has_infinite,
     is_silent,
     kept,
     may_have_happened,
+    never,
     planned,
     schema_problem,
+    settled,
     type_of,
 )
 from interlock.adapters.openai_agents._callbacks import recorded_needs_approval, recorded_tool
@@ -73,17 +78,41 @@ def durable_tool(agent: Agent[Any], tool: FunctionTool) -> FunctionTool:
 async def _invoke(agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: str) -> Any:
     scope = current_scope.get()
     assert scope, "A durable tool is only used inside a run."
-    with ending(scope), scope.calling(ctx.tool_call_id) as at:
-        if scope.fork and at in scope.fork.results:
-            given = scope.fork.given.get(at)
-            note = edit_note(given.executed) if given and given.executed is not None else ""
-            return _noted(scope.fork.results[at], note)
-        call = _Call(scope, at, agent, tool, ctx)
-        try:
-            given_arguments = call.read(arguments)
-        except ModelBehaviorError as error:
-            return await call.told(error)
-        return await call.run(given_arguments)
+    with ending(scope), scope.calling(ctx.tool_call_id) as at, _at_work(scope, at):
+        result = await _result(scope, at, agent, tool, ctx, arguments)
+    if scope.answered:
+        scope.answered.made.add(ctx.tool_call_id)
+    return result
+
+
+@contextmanager
+def _at_work(scope: Scope, at: str) -> Iterator[None]:
+    """Have the run know of the call until the SDK has done all that comes after it."""
+    task = asyncio.current_task()
+    assert task
+    scope.at_work[at] = task
+    task.add_done_callback(lambda done: scope.at_work.pop(at, None))
+    try:
+        yield
+    except BaseException as error:
+        if any(error is one for one in scope.over):
+            scope.final.append(error)
+        raise
+
+
+async def _result(
+    scope: Scope, at: str, agent: Agent[Any], tool: FunctionTool, ctx: ToolContext[Any], arguments: str
+) -> Any:
+    if scope.fork and at in scope.fork.results:
+        given = scope.fork.given.get(at)
+        note = edit_note(given.executed) if given and given.executed is not None else ""
+        return _noted(scope.fork.results[at], note)
+    call = _Call(scope, at, agent, tool, ctx)
+    try:
+        given_arguments = call.read(arguments)
+    except ModelBehaviorError as error:
+        return await call.told(error)
+    return await call.run(given_arguments)
 
 
 @lru_cache(maxsize=256)
@@ -174,29 +203,36 @@ class _Call:
 
     async def _made(self, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         if agent_of_tool(self._tool) is not None:
-            output = await self._tool.on_invoke_tool(self._ctx, json.dumps(arguments))
-            if self._scope.fatal:
-                raise self._scope.fatal[0]
-            self._scope.made.append(self._tool.name)
-            return output
+            return await self._run_of_agent(arguments)
         context = self._scope.context.dump()
         label, call = call_label(self._tool.name, arguments), digest([self._tool.qualified_name, arguments])
-        with planned(label, ticket, call=call, key=self._scope.key_of(self._at, call)):
-            result: ToolResult = await step(
-                names.tool_activity(self._agent.name),
-                CallInput(
-                    name=self._tool.qualified_name,
-                    tool_args=arguments,
-                    context=context,
-                    usage=usage_of(self._ctx.usage, 0),
-                    serialized_run_context=self._scope.told(self._path, self._ctx.tool_call_id),
-                ),
-                ToolResult,
-                self._retries(ticket),
+        body = CallAtWork(never)
+        with planned(label, ticket, call=call, key=self._scope.key_of(self._at, call), body=body):
+            given = CallInput(
+                name=self._tool.qualified_name,
+                tool_args=arguments,
+                context=context,
+                usage=usage_of(self._ctx.usage, 0),
+                serialized_run_context=self._scope.told(self._path, self._ctx.tool_call_id),
             )
+            make = partial(step, names.tool_activity(self._agent.name), given, ToolResult, self._retries(ticket))
+            result: ToolResult = await body.settled(make)
         self._scope.made.append(self._tool.name)
         self._scope.context.change(context, result.changes, f"Tool {self._tool.name!r}")
         return decoded(result, self._tool)
+
+    async def _run_of_agent(self, arguments: dict[str, Json]) -> Any:
+        """The output of the agent that the tool is made of; of what it has done nothing is to be done again."""
+        scope = self._scope
+        make = partial(self._tool.on_invoke_tool, self._ctx, json.dumps(arguments))
+        try:
+            output = await settled(make, scope.is_in_vain)
+        finally:
+            await scope.settle(f"{self._at}/")
+        if scope.fatal:
+            raise scope.fatal[0]
+        scope.made.append(self._tool.name)
+        return output
 
     def _retries(self, ticket: Ticket | None) -> RetryPolicy:
         policy = self._scope.retries.of_tool(self._tool.name)
@@ -211,6 +247,8 @@ class _Call:
             return await ask_about_outcome(self._scope, self._gated("outcome", arguments, ticket), ticket, error)
         if (text := _told_by_tool(error)) is not None and not is_silent(error):
             return text
+        if self._scope.is_ending:
+            raise error  # The run would be kept for a retry that does not help it.
         await kept(self._scope, call_label(self._tool.name, arguments), error)
         return None
 

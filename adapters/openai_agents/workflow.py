@@ -3,9 +3,9 @@
 import asyncio
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from agents import (
     Agent,
@@ -19,11 +19,15 @@ from agents import (
     OutputGuardrailTripwireTriggered,
     RunConfig,
     RunContextWrapper,
+    RunHooks,
     ToolInputGuardrailTripwireTriggered,
     ToolOutputGuardrailTripwireTriggered,
     UserError,
 )
 from agents.run import DEFAULT_MAX_TURNS
+from agents.tool_context import ToolContext
+from openai.types.responses import ResponseFunctionToolCall
+from openai.types.responses.response_output_item import McpApprovalRequest
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError
@@ -36,12 +40,17 @@ from interlock.adapters.openai_agents._context import Context, ContextType
 from interlock.adapters.openai_agents._graph import Running
 from interlock.adapters.openai_agents._model import OF_ALL
 from interlock.adapters.openai_agents._runner import in_loop
-from interlock.adapters.openai_agents._scope import Scope, entered, sdk_usage, usage_of
+from interlock.adapters.openai_agents._scope import Answered, Scope, entered, sdk_usage, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
 from interlock.retries import Retries
+
+T = TypeVar("T")
+
+INTERRUPTED = "The tool call was interrupted before a result was produced."
+WITHHELD = "The tool call was made, but a guardrail keeps back what it returned."
 
 _SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 _HELPED_BY_ASKING_AGAIN = (
@@ -98,8 +107,6 @@ class Runner:
             with entered(scope):
                 return await self._to_its_end(run, scope)
         except BaseException as error:
-            if scope.fatal and isinstance(error, AgentsException):
-                raise scope.fatal[0] from None
             if (failure := ended_by(_without_wrapping(error), task)) is error:
                 raise
             raise failure from failure.__cause__
@@ -112,15 +119,18 @@ class Runner:
         while True:
             left = _turns(limits)
             try:
-                result = await in_loop(
+                result = await _settled(
                     scope,
-                    agent,
-                    given,
-                    context=wrapper,
-                    max_turns=None if left is None else left - turns,
-                    previous_response_id=previous,
-                    run_config=_run_config(run, self._running.config),
-                    hooks=recorded_run_hooks(self._running.hooks),
+                    in_loop(
+                        scope,
+                        agent,
+                        given,
+                        context=wrapper,
+                        max_turns=None if left is None else left - turns,
+                        previous_response_id=previous,
+                        run_config=_run_config(run, self._running.config),
+                        hooks=_noting(scope, recorded_run_hooks(self._running.hooks)),
+                    ),
                 )
                 break
             except HistoryIsLongError:
@@ -156,15 +166,19 @@ class Runner:
         return self._agents[scope.asked.agent], scope.asked.input, scope.asked.previous_response_id
 
     def _again(self, error: Exception, scope: Scope) -> tuple[Agent[Any], Any, str | None] | None:
-        """Where the run goes on: with the whole conversation when only its turns were used up, otherwise with the last
-        request to the model, without the answer that failed the run."""
+        """Where the run goes on: with the whole conversation when only its turns were used up, or when calls of the
+        answer that failed the run were made; otherwise with the last request to the model, without that answer."""
         if scope.asked is None:
             return None
         data = getattr(error, "run_data", None)
         if isinstance(error, MaxTurnsExceeded) and data is not None:
             said = [*ItemHelpers.input_to_new_input_list(data.input), *(one.to_input_item() for one in data.new_items)]
             return self._agents[data.last_agent.name], said, None
-        return self._last_request(scope)
+        agent, asked, previous = self._last_request(scope)
+        if scope.answered is None or not scope.answered.made:
+            return agent, asked, previous
+        said = ItemHelpers.input_to_new_input_list(asked)
+        return agent, [*said, *scope.answered.response.to_input_items(), *_outcomes(scope.answered)], previous
 
     def _continuation(
         self, run: RunInput, scope: Scope, limits: dict[str, Json] | None, wrapper: RunContextWrapper[Any]
@@ -187,6 +201,51 @@ class Runner:
             previous_response_id=asked.previous_response_id,
             deps=scope.context.dump(),
         )
+
+
+async def _settled(scope: Scope, run: Coroutine[Any, Any, T]) -> T:
+    """What the SDK's loop comes to, once the calls that it has given up have settled."""
+    try:
+        return await run
+    except (Exception, asyncio.CancelledError) as error:
+        await scope.settle()
+        if scope.fatal and isinstance(error, AgentsException):
+            raise scope.fatal[0] from None
+        raise
+
+
+def _noting(scope: Scope, hooks: RunHooks[Any] | None) -> RunHooks[Any]:
+    """The hooks of a run, which first note what its models are told of their calls."""
+    hooks = hooks or RunHooks()
+    then = hooks.on_tool_end
+
+    async def on_tool_end(context: Any, agent: Any, tool: Any, result: Any) -> None:
+        if scope.answered and isinstance(context, ToolContext):
+            scope.answered.told[context.tool_call_id] = result
+        await then(context, agent, tool, result)
+
+    hooks.on_tool_end = on_tool_end  # type: ignore[method-assign]
+    return hooks
+
+
+def _outcomes(answered: Answered) -> list[Any]:
+    """What the model is told of the calls of an answer that failed the run."""
+    said: list[Any] = []
+    for item in answered.response.output:
+        if isinstance(item, ResponseFunctionToolCall):
+            of_guardrail = WITHHELD if item.call_id in answered.made else INTERRUPTED
+            output = answered.told.get(item.call_id, of_guardrail)
+            said.append(ItemHelpers.tool_call_output_item(item, output))
+        elif isinstance(item, McpApprovalRequest):
+            said.append(
+                {
+                    "type": "mcp_approval_response",
+                    "approval_request_id": item.id,
+                    "approve": False,
+                    "reason": INTERRUPTED,
+                }
+            )
+    return said
 
 
 def _checked(agent: Agent[Any]) -> Agent[Any]:

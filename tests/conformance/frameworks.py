@@ -4,10 +4,21 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from agents import Agent as OpenAIAgent
-from agents import FunctionTool, Model, ModelBehaviorError, ModelResponse, Usage, function_tool
+from agents import (
+    FunctionTool,
+    Model,
+    ModelBehaviorError,
+    ModelResponse,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolInputGuardrailData,
+    Usage,
+    function_tool,
+)
 from agents.tool_context import ToolContext
 from httpx2 import Request, Response
 from openai import APIStatusError
@@ -16,7 +27,7 @@ from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import RunContext
 from pydantic_ai import Tool as PydanticTool
 from pydantic_ai import messages as said
-from pydantic_ai.exceptions import ModelHTTPError, ToolFailed, UnexpectedModelBehavior
+from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_ai.usage import RequestUsage
@@ -107,7 +118,8 @@ class Tool:
     """A tool. body: gets the call, and may be async; what it raises fails the call.
 
     gated: whether a call needs an approval; a function is asked with the arguments.
-    tells: what the body raises is told to the model in place of a result.
+    tells: what the body raises is told to the model in place of a result. stops: it stops the run, as an answer that
+    cannot be taken.
     """
 
     name: str = "refund"
@@ -115,6 +127,7 @@ class Tool:
     gated: bool | Callable[[dict[str, Any]], bool] = False
     idempotent: bool = False
     tells: bool = False
+    stops: bool = False
     description: str = "Pay money back."
 
 
@@ -246,10 +259,17 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
         try:
             return await _settled(tool.body(Made(order, amount, pydantic_ai.idempotency_key(ctx))))
         except Exception as error:
-            raise ToolFailed(str(error)) if tool.tells else error from error
+            raise ModelRetry(str(error)) if tool.stops else ToolFailed(str(error)) if tool.tells else error from error
 
     metadata = {"idempotent": True} if tool.idempotent else None
-    return PydanticTool(work, name=tool.name, description=tool.description, requires_approval=gated, metadata=metadata)
+    return PydanticTool(
+        work,
+        name=tool.name,
+        description=tool.description,
+        requires_approval=gated,
+        metadata=metadata,
+        max_retries=0 if tool.stops else None,
+    )
 
 
 def _pydantic_ai_toolset(tool: Tool) -> AbstractToolset[Any]:
@@ -376,7 +396,17 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
         failure_error_function=(lambda ctx, error: str(error)) if tool.tells else None,
         needs_approval=predicate if isinstance(predicate, bool) else asks,
     )
+    if tool.stops:
+        made.tool_input_guardrails = [ToolInputGuardrail(partial(_stopped, tool), name="stops")]
     return openai_agents.idempotent(made) if tool.idempotent else made
+
+
+async def _stopped(tool: Tool, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+    try:
+        await _settled(tool.body(Made("", 0, "")))
+    except Exception as error:
+        return ToolGuardrailFunctionOutput.raise_exception(str(error))
+    return ToolGuardrailFunctionOutput.allow()
 
 
 async def _settled(value: Any) -> Any:
