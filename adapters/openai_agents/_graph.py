@@ -1,5 +1,6 @@
 """The agents that an app's agents can reach, and what of them cannot be run durably."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
+    ModelSettings,
+    OpenAIConversationsSession,
     RunConfig,
     RunHooks,
     WebSearchTool,
@@ -20,7 +23,7 @@ from agents.sandbox import SandboxAgent
 from agents.tool import ToolSearchTool
 
 from interlock.adapters.openai_agents._hosted import label_of
-from interlock.contracts.errors import MisconfiguredError
+from interlock.contracts.errors import KEPT_ELSEWHERE, MisconfiguredError
 
 HOSTED = (
     CodeInterpreterTool,
@@ -39,6 +42,9 @@ class Running:
 
     config: RunConfig = field(default_factory=RunConfig)
     hooks: RunHooks[Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self.config.model_settings, "The run configuration")
 
 
 def graph_of(agents: Mapping[str, Agent[Any]]) -> dict[str, Agent[Any]]:
@@ -76,6 +82,25 @@ def agent_of_handoff(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
     return agent if isinstance(agent, Agent) else None
 
 
+def check_options(agent: str, options: Mapping[str, Any]) -> None:
+    """Raise MisconfiguredError for options of the run of an agent inside of another one's that no run can have."""
+    session = options.get("session")
+    if options.get("conversation_id") is not None or isinstance(session, OpenAIConversationsSession):
+        raise MisconfiguredError(f"Agent {agent!r} is a tool that takes part in a conversation: {KEPT_ELSEWHERE}")
+    if session is not None:
+        raise MisconfiguredError(
+            f"Agent {agent!r} is a tool with a session of its own, which a replay would read and write again. "
+            "Give it no session; a run may have one (`--session`)."
+        )
+
+
+def check_settings(settings: ModelSettings | None, whose: str) -> None:
+    """Raise MisconfiguredError for settings that no run can have. whose: for people."""
+    for extra in (settings.extra_args, settings.extra_body) if settings else ():
+        if isinstance(extra, Mapping) and extra.get("conversation") is not None:
+            raise MisconfiguredError(f"{whose} asks for a conversation in its model settings: {KEPT_ELSEWHERE}")
+
+
 def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:
     for tool in agent.tools:
         if isinstance(tool, FunctionTool) and (inner := agent_of_tool(tool)) is not None:
@@ -96,6 +121,7 @@ def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:
 def _check(agent: Agent[Any]) -> None:
     if isinstance(agent, SandboxAgent):
         raise MisconfiguredError(f"Agent {agent.name!r} is a SandboxAgent: its sandbox would be lost with its worker.")
+    check_settings(agent.model_settings, f"Agent {agent.name!r}")
     names: set[str] = set()
     for tool in agent.tools:
         name = tool.qualified_name if isinstance(tool, FunctionTool) else tool.name
@@ -107,6 +133,8 @@ def _check(agent: Agent[Any]) -> None:
         if isinstance(tool, FunctionTool) and name in names:
             raise MisconfiguredError(f"Agent {agent.name!r} has two tools named {name!r}. Give each a name of its own.")
         names.add(name)
+        if isinstance(tool, FunctionTool) and (inner := agent_of_tool(tool)) is not None:
+            check_options(inner.name, _options_of(tool))
     servers = [server.name for server in agent.mcp_servers]
     servers += [label_of(tool) for tool in agent.tools if isinstance(tool, HostedMCPTool)]
     if twice := next((name for name in servers if servers.count(name) > 1), ""):
@@ -114,3 +142,9 @@ def _check(agent: Agent[Any]) -> None:
             f"Agent {agent.name!r} has two MCP servers named {twice!r}: an answer about a call of one would hold for "
             "the other. Give each a name, or a `server_label`, of its own."
         )
+
+
+def _options_of(tool: FunctionTool) -> Mapping[str, Any]:
+    """What `Agent.as_tool` was given for the runs of the agent; it keeps them where nobody can ask for them."""
+    run = getattr(tool.on_invoke_tool, "_invoke_tool_impl", None)
+    return inspect.getclosurevars(run).nonlocals if inspect.isfunction(run) else {}

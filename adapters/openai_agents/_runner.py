@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
+from interlock.adapters.openai_agents._graph import check_options
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
 from interlock.adapters.openai_agents._traces import traced
 from interlock.contracts.errors import MisconfiguredError
@@ -78,10 +79,7 @@ def _quiet(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_session(agent: Agent[Any], options: dict[str, Any]) -> None:
-    if options.get("session") is not None:
-        raise ApplicationError(
-            f"Agent {agent.name!r} is a tool with a session of its own, which a replay would read and write again. "
-            "Give it no session; a run may have one (`--session`).",
-            type=MisconfiguredError.__name__,
-            non_retryable=True,
-        )
+    try:
+        check_options(agent.name, options)
+    except MisconfiguredError as error:
+        raise ApplicationError(str(error), type=MisconfiguredError.__name__, non_retryable=True) from None

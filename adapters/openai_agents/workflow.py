@@ -37,11 +37,12 @@ from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, k
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
-from interlock.adapters.openai_agents._graph import Running
+from interlock.adapters.openai_agents._graph import Running, check_settings
 from interlock.adapters.openai_agents._model import OF_ALL
 from interlock.adapters.openai_agents._runner import in_loop
 from interlock.adapters.openai_agents._scope import Answered, Scope, entered, sdk_usage, usage_of
 from interlock.contracts import names
+from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.failures import problems
 from interlock.contracts.payloads import Carried, Json, RunInput, RunOutput
 from interlock.contracts.ports import Continuation, FailedStep, Gate, Recovery
@@ -128,6 +129,7 @@ class Runner:
                         context=wrapper,
                         max_turns=None if left is None else left - turns,
                         previous_response_id=previous,
+                        auto_previous_response_id=run.auto_previous_response_id,
                         run_config=_run_config(run, self._running.config),
                         hooks=_noting(scope, recorded_run_hooks(self._running.hooks)),
                     ),
@@ -144,7 +146,7 @@ class Runner:
                 step = FailedStep("model", scope.path, label, failure_of(error), partial(_check_limits, scope.turns))
                 retry = await scope.recovery.wait(step)
                 limits = {**(limits or {}), **(retry.usage_limits or {})}
-                agent, given, previous = self._again(error, scope) or (agent, given, previous)
+                agent, given, previous = self._again(run, error, scope) or (agent, given, previous)
             finally:
                 scope.gate.count(usage_of(wrapper.usage, scope.tool_calls))
             turns = scope.turns
@@ -154,31 +156,44 @@ class Runner:
                 "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
             )
         messages = written(result.to_input_list())
-        return RunOutput(output=written(result.final_output), messages=messages, new_from=_new_from(run, messages))
+        return RunOutput(
+            output=written(result.final_output),
+            messages=messages,
+            new_from=_new_from(run, messages),
+            last_response_id=result.last_response_id,
+        )
 
     def _beginning(self, run: RunInput) -> tuple[Agent[Any], Any, str | None]:
         if run.carried is None:
-            return self._agent, _input(run), None
+            return self._agent, _input(run), run.previous_response_id
         return self._agents[run.carried.agent], run.message_history, run.carried.previous_response_id
 
     def _last_request(self, scope: Scope) -> tuple[Agent[Any], Any, str | None]:
         assert scope.asked
         return self._agents[scope.asked.agent], scope.asked.input, scope.asked.previous_response_id
 
-    def _again(self, error: Exception, scope: Scope) -> tuple[Agent[Any], Any, str | None] | None:
+    def _again(self, run: RunInput, error: Exception, scope: Scope) -> tuple[Agent[Any], Any, str | None] | None:
         """Where the run goes on: with the whole conversation when only its turns were used up, or when calls of the
         answer that failed the run were made; otherwise with the last request to the model, without that answer."""
         if scope.asked is None:
             return None
         data = getattr(error, "run_data", None)
-        if isinstance(error, MaxTurnsExceeded) and data is not None:
-            said = [*ItemHelpers.input_to_new_input_list(data.input), *(one.to_input_item() for one in data.new_items)]
-            return self._agents[data.last_agent.name], said, None
         agent, asked, previous = self._last_request(scope)
-        if scope.answered is None or not scope.answered.made:
+        answered = scope.answered
+        # The answer is kept by its provider: only what came after it is to be sent.
+        kept = answered.response.response_id if answered and (previous or run.auto_previous_response_id) else None
+        if isinstance(error, MaxTurnsExceeded) and data is not None:
+            new = [one.to_input_item() for one in data.new_items]
+            agent = self._agents[data.last_agent.name]
+            if answered and kept:
+                return agent, _after(answered, new), kept
+            return agent, [*ItemHelpers.input_to_new_input_list(data.input), *new], previous
+        if answered is None or not answered.made:
             return agent, asked, previous
+        if kept:
+            return agent, _outcomes(answered), kept
         said = ItemHelpers.input_to_new_input_list(asked)
-        return agent, [*said, *scope.answered.response.to_input_items(), *_outcomes(scope.answered)], previous
+        return agent, [*said, *answered.response.to_input_items(), *_outcomes(answered)], previous
 
     def _continuation(
         self, run: RunInput, scope: Scope, limits: dict[str, Json] | None, wrapper: RunContextWrapper[Any]
@@ -226,6 +241,17 @@ def _noting(scope: Scope, hooks: RunHooks[Any] | None) -> RunHooks[Any]:
 
     hooks.on_tool_end = on_tool_end  # type: ignore[method-assign]
     return hooks
+
+
+def _after(answered: Answered, items: list[Any]) -> list[Any]:
+    """Of a conversation, what calls of its last answer came to."""
+    asked = {getattr(item, "call_id", None) or getattr(item, "id", None) for item in answered.response.output}
+    return [
+        item
+        for item in items
+        if str(item.get("type")).endswith(("_output", "_response"))
+        and (item.get("call_id") or item.get("approval_request_id")) in asked
+    ]
 
 
 def _outcomes(answered: Answered) -> list[Any]:
@@ -279,6 +305,10 @@ def _run_config(run: RunInput, config: RunConfig) -> RunConfig:
     except ValidationError as error:
         # Not `from error`: the cause goes into the history too, and it quotes the input.
         raise _invalid_input(f"The run's model settings do not fit: {problems(error)}") from None
+    try:
+        check_settings(settings, "The run")
+    except MisconfiguredError as error:
+        raise _invalid_input(str(error)) from None
     both = settings if config.model_settings is None else config.model_settings.resolve(settings)
     return dataclasses.replace(recorded_config(config), model=None, model_settings=both)
 

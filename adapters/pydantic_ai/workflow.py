@@ -120,6 +120,11 @@ class Runner:
                 arguments["user_prompt"] = None
 
     def _arguments(self, run: RunInput) -> dict[str, Any]:
+        if run.previous_response_id is not None or run.auto_previous_response_id:
+            raise _invalid_input(
+                "Agents of pydantic-ai take no previous_response_id: it is a setting of their model, such as "
+                "`openai_previous_response_id`."
+            )
         usage = run_usage(run.carried.usage) if run.carried else RunUsage()
         try:
             return {

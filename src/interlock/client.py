@@ -27,7 +27,13 @@ from interlock._versions import Version, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.budgets import budget_of
 from interlock.contracts.canonical import digest
-from interlock.contracts.errors import MisconfiguredError, RefusedError, RunFailedError, UnavailableError
+from interlock.contracts.errors import (
+    KEPT_ELSEWHERE,
+    MisconfiguredError,
+    RefusedError,
+    RunFailedError,
+    UnavailableError,
+)
 from interlock.contracts.failures import problems
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import (
@@ -142,6 +148,9 @@ class Client:
         deps: Json = None,
         message_history: list[Json] | None = None,
         session: str | None = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+        conversation_id: str | None = None,
         model: str | None = None,
         model_settings: dict[str, Json] | None = None,
         usage_limits: dict[str, Json] | None = None,
@@ -158,10 +167,12 @@ class Client:
         it, waits for one that is under way, and adds its own when it completes. stuck_seconds, budget: in place of the
         client's; a budget also as its fields by name, such as `{"requests": 20, "cost_usd": "1.50"}`. stream: record
         what its models and tools say while they work, for `Run.events`. restart: when the run with this id has ended,
-        start it over (its history stays).
+        start it over (its history stays). conversation_id: refused, whatever it is.
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
+        if conversation_id is not None:
+            raise MisconfiguredError(f"The run cannot be started with a conversation_id: {KEPT_ELSEWHERE}")
         try:
             run = RunInput(
                 agent=agent,
@@ -169,6 +180,8 @@ class Client:
                 deps=deps,
                 message_history=message_history,
                 session=session,
+                previous_response_id=previous_response_id,
+                auto_previous_response_id=auto_previous_response_id,
                 model=model,
                 model_settings=model_settings,
                 usage_limits=usage_limits,
@@ -454,9 +467,12 @@ class Client:
         )
 
 
+_LATER = ("fork", "session", "budget", "previous_response_id", "auto_previous_response_id")
+
+
 def _digests(run: RunInput) -> dict[str, str]:
     # Runs that were started before there were these fields have no digest of them.
-    later = {name for name in ("fork", "session", "budget") if getattr(run, name) is None}
+    later = {name for name in _LATER if not getattr(run, name)}
     never = {"options", "requested_by", "parent", "account", "carried", "key_root"}
     fields = run.model_dump(mode="json", exclude={*never, *later})
     return {name: digest(value)[:16] for name, value in fields.items()}

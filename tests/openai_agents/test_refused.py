@@ -9,12 +9,15 @@ from agents import (
     Handoff,
     HostedMCPTool,
     LocalShellTool,
+    ModelSettings,
+    OpenAIConversationsSession,
     RunContextWrapper,
     SQLiteSession,
     WebSearchTool,
     function_tool,
 )
 from agents.mcp import MCPServerStdio
+from openai import AsyncOpenAI
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai.models.test import TestModel
 
@@ -23,7 +26,7 @@ from interlock.adapters.openai_agents._versions import SUPPORTED, range_of
 from interlock.adapters.pydantic_ai import Durable
 from tests.conftest import Running
 from tests.openai_agents.ends import sdk_requirements
-from tests.openai_agents.scripts import Script, agent, call
+from tests.openai_agents.scripts import Script, agent
 
 
 @function_tool
@@ -41,6 +44,15 @@ def takes(kind: Any) -> Any:
 
     tool.__annotations__["ctx"] = RunContextWrapper[kind]
     return function_tool(tool, name_override=f"takes_{kind.__name__}")
+
+
+def inner(**options: Any) -> Any:
+    return Agent("inner").as_tool("inner", "", **options)
+
+
+KEPT = r"what a conversation kept by the provider holds changes .* \(previous_response_id\), or give the run a session"
+CONVERSATIONS = OpenAIConversationsSession(openai_client=AsyncOpenAI(api_key="none"))
+IN_BODY = ModelSettings(extra_body={"conversation": "conv_1"})
 
 
 def by_hand() -> Any:
@@ -73,6 +85,10 @@ def hosted(label: str) -> Any:
         ),
         ([Agent("a", tools=[hosted("x"), hosted("x")])], r"'a' has two MCP servers named 'x': .* `server_label`"),
         ([Agent("a", tools=[hosted("x")], mcp_servers=[server("npx", "x")])], r"'a' has two MCP servers named 'x'"),
+        ([Agent("a", tools=[inner(session=SQLiteSession("s"))])], r"Agent 'inner' is a tool with a session of its own"),
+        ([Agent("a", tools=[inner(conversation_id="c")])], rf"'inner' .* in a conversation: {KEPT}"),
+        ([Agent("a", tools=[inner(session=CONVERSATIONS)])], rf"'inner' .* in a conversation: {KEPT}"),
+        ([Agent("a", model_settings=IN_BODY)], rf"Agent 'a' asks for a conversation in its model settings: {KEPT}"),
         ([Agent("a"), PydanticAgent(TestModel(), name="b", capabilities=[Durable()])], r"of one framework"),
     ],
     ids=[
@@ -86,6 +102,10 @@ def hosted(label: str) -> Any:
         "servers",
         "hosted",
         "both",
+        "session",
+        "id",
+        "conversations",
+        "body",
         "frameworks",
     ],
 )
@@ -118,14 +138,27 @@ def test_the_versions_that_are_taken_are_those_that_are_installed() -> None:
     assert sdk_requirements() == [f"{package}{range_of(package)}" for package in SUPPORTED]
 
 
-async def test_an_agent_that_is_a_tool_with_a_session_ends_the_run(run_app: Running) -> None:
-    inner = agent(Script("inner"), name="inner")
-    tool = inner.as_tool("inner", "", session=SQLiteSession("one"))
-    script = Script([call("inner", "a", input="x")], "done")
-    async with run_app(Interlock([agent(script, tools=[tool])])) as app:
-        run = await app.client.start("support", "go")
-        with pytest.raises(RunFailedError, match="a session of its own") as failed:
+async def test_a_conversation_that_the_provider_keeps_is_refused_where_a_run_is_started(run_app: Running) -> None:
+    script = Script("done")
+    async with run_app(Interlock([agent(script)])) as app:
+        with pytest.raises(MisconfiguredError, match=f"conversation_id: {KEPT}"):
+            await app.client.start("support", "go", conversation_id="conv_1")
+        run = await app.client.start("support", "go", model_settings={"extra_args": {"conversation": "conv_1"}})
+        with pytest.raises(RunFailedError, match=KEPT) as failed:
+            await run.result()
+        pasts: list[dict[str, Any]] = [{"message_history": []}, {"session": "s"}]
+        for past in pasts:
+            with pytest.raises(MisconfiguredError, match="previous_response_id"):
+                await app.client.start("support", "go", previous_response_id="resp_1", **past)
+
+        assert failed.value.error_type == "InvalidInputError"
+        assert script.calls == 0
+
+
+async def test_agents_of_pydantic_ai_take_no_answer_to_go_on_from(run_app: Running) -> None:
+    async with run_app(Interlock([PydanticAgent(TestModel(), name="b", capabilities=[Durable()])])) as app:
+        run = await app.client.start("b", "go", previous_response_id="resp_1")
+        with pytest.raises(RunFailedError, match="openai_previous_response_id") as failed:
             await run.result()
 
-        assert failed.value.error_type == "MisconfiguredError"
-        assert script.calls == 1
+        assert failed.value.error_type == "InvalidInputError"

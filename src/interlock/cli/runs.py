@@ -43,6 +43,12 @@ def start(
         str | None,
         typer.Option(metavar="ID", help="The conversation that the run is the next turn of; a new ID begins one."),
     ] = None,
+    previous_response_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="The answer, kept by the provider, that the run goes on from.")
+    ] = None,
+    auto_previous_response_id: Annotated[
+        bool, typer.Option("--auto-previous-response-id", help="Send the provider only what it does not have.")
+    ] = False,
     budget: BudgetText = None,
     restart: Annotated[bool, typer.Option("--restart", help="If the run with this id has ended, start over.")] = False,
     stream: Annotated[
@@ -80,6 +86,8 @@ def start(
             deps=given,
             model=model,
             session=session,
+            previous_response_id=previous_response_id,
+            auto_previous_response_id=auto_previous_response_id,
             stream=stream,
             budget=limits,
             restart=restart,

@@ -4,6 +4,12 @@ A message says what happened with the value, what is allowed and what to do next
 argument and no key, because it ends up in histories and logs.
 """
 
+KEPT_ELSEWHERE = (
+    "what a conversation kept by the provider holds changes with each request, so a request that is made again after a "
+    "crash would be in it twice. Go on from an answer (previous_response_id), or give the run a session."
+)
+"""Why no run takes part in a conversation that the model's provider keeps."""
+
 
 class InterlockError(Exception):
     """The root of every error that Interlock raises on purpose."""

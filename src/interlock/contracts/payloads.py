@@ -250,6 +250,7 @@ class RunOutput(Payload):
     null when they are too large for one payload (the history has them all). usage: sub-agents included.
     new_from: how many of all messages, the first ones, are from before the run.
     turn: which turn of its session the run was; null without a session, or when nothing was added to it.
+    last_response_id: of the last answer of its models, as their provider knows it; null where there is none.
     """
 
     output: Json = None
@@ -257,6 +258,7 @@ class RunOutput(Payload):
     messages: list[Json] | None = None
     new_from: int = 0
     turn: int | None = None
+    last_response_id: str | None = None
 
 
 RunStatusName = Literal[
@@ -534,6 +536,9 @@ class RunInput(Payload):
     fork: set when this one begins as another run did. carried: set when this execution goes on from an earlier one.
     session: the conversation that the run is a turn of; instead of message_history.
     key_root: what idempotency keys are made of, for a run that a tool started; empty makes them the run's own.
+    previous_response_id: the answer, kept by the model's provider, that the run goes on from; instead of session and
+    message_history. auto_previous_response_id: each request sends only what is new, and goes on from the answer before;
+    so it is with a previous_response_id, too. Both since 0.4, for agents of the OpenAI Agents SDK.
     """
 
     agent: AgentName
@@ -552,11 +557,21 @@ class RunInput(Payload):
     carried: Carried | None = None
     key_root: str = ""
     session: SessionId | None = None
+    previous_response_id: str | None = Field(default=None, min_length=1)
+    auto_previous_response_id: bool = False
 
     @model_validator(mode="after")
     def _one_past(self) -> Self:
-        if self.session is not None and self.message_history is not None and self.carried is None:
+        if self.carried is not None:
+            return self
+        if self.session is not None and self.message_history is not None:
             raise ValueError("session and message_history exclude each other: a session brings its own messages")
+        if self.previous_response_id is not None and self.message_history is not None:
+            raise ValueError(
+                "previous_response_id and message_history exclude each other: the provider has the messages"
+            )
+        if self.session is not None and (self.previous_response_id is not None or self.auto_previous_response_id):
+            raise ValueError("session and previous_response_id exclude each other: a session brings its own messages")
         return self
 
     @field_validator("prompt")
