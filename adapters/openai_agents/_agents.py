@@ -11,6 +11,7 @@ from interlock.adapters.openai_agents._hosted import durable_hosted
 from interlock.adapters.openai_agents._model import INSTANCE, RecordedModel
 from interlock.adapters.openai_agents._scope import Scope
 from interlock.adapters.openai_agents._servers import RecordedServer
+from interlock.adapters.openai_agents._settings import for_loop
 from interlock.adapters.openai_agents._tools import durable_tool
 
 
@@ -23,6 +24,7 @@ def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
     made = dataclasses.replace(agent)
     scope.durable[agent.name] = made  # Before its handoffs: they may lead back to it.
     made.model = RecordedModel(agent, scope.model or _model_name(agent))
+    made.model_settings = for_loop(agent.model_settings)
     made.tools = [_durable_tool(agent, tool) for tool in agent.tools]
     made.handoffs = [_durable_handoff(scope, agent, one) for one in agent.handoffs]
     recorded_agent(agent, made)

@@ -13,7 +13,6 @@ from agents import (
     Handoff,
     HostedMCPTool,
     ImageGenerationTool,
-    ModelSettings,
     OpenAIConversationsSession,
     RunConfig,
     RunHooks,
@@ -23,6 +22,7 @@ from agents.sandbox import SandboxAgent
 from agents.tool import ToolSearchTool
 
 from interlock.adapters.openai_agents._hosted import label_of
+from interlock.adapters.openai_agents._settings import check_settings
 from interlock.contracts.errors import KEPT_ELSEWHERE, MisconfiguredError
 
 HOSTED = (
@@ -92,13 +92,14 @@ def check_options(agent: str, options: Mapping[str, Any]) -> None:
             f"Agent {agent!r} is a tool with a session of its own, which a replay would read and write again. "
             "Give it no session; a run may have one (`--session`)."
         )
-
-
-def check_settings(settings: ModelSettings | None, whose: str) -> None:
-    """Raise MisconfiguredError for settings that no run can have. whose: for people."""
-    for extra in (settings.extra_args, settings.extra_body) if settings else ():
-        if isinstance(extra, Mapping) and extra.get("conversation") is not None:
-            raise MisconfiguredError(f"{whose} asks for a conversation in its model settings: {KEPT_ELSEWHERE}")
+    config = options.get("run_config")
+    settings = config.model_settings if isinstance(config, RunConfig) else None
+    check_settings(settings, f"The run configuration of agent {agent!r}, which is a tool,")
+    if settings is not None and settings.retry is not None and settings.retry.policy is not None:
+        raise MisconfiguredError(
+            f"Agent {agent!r} is a tool with a retry policy in a run configuration of its own, where no worker finds "
+            "it. Put it into the agent's `model_settings`."
+        )
 
 
 def _reached(agent: Agent[Any]) -> Iterator[Agent[Any]]:

@@ -26,6 +26,7 @@ from temporalio.openai_agents._temporal_model_stub import _TemporalModelStub
 
 from interlock.adapters._calls import HistoryIsLongError, planned
 from interlock.adapters.openai_agents._scope import Asked, Scope, current_scope, usage_of
+from interlock.adapters.openai_agents._settings import for_step, policy_of
 from interlock.adapters.openai_agents._steps import step
 from interlock.contracts import names
 from interlock.contracts.payloads import Json
@@ -88,7 +89,7 @@ class RecordedModel(_TemporalModelStub):
         request, _ = self._build_activity_input(
             system_instructions=system_instructions,
             input=input,
-            model_settings=model_settings,
+            model_settings=for_step(model_settings),
             tools=tools,
             output_schema=output_schema,
             handoffs=handoffs,
@@ -123,7 +124,7 @@ class RecordedModel(_TemporalModelStub):
                 await scope.recovery.wait(FailedStep("model", path, step, error))
 
     async def _step(self, scope: Scope, label: str, request: RequestInput) -> Answer:
-        policy = scope.retries.model
+        policy = policy_of(request["model_settings"], scope.retries.model)
         never = [*(policy.non_retryable_error_types or ()), "UserError"]
         with planned(label):
             activity = names.model_activity(self._agent_name)

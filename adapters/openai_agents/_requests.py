@@ -1,5 +1,6 @@
 """The worker's side of model calls: asks the model, tells a stream's readers of it, and says what it cost."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -8,16 +9,22 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from agents import Model, ModelResponse, ModelTracing, Usage
+from agents.exceptions import ModelTimeoutError
+from agents.models._retry_runtime import provider_managed_retries_disabled, websocket_pre_event_retries_disabled
+from agents.retry import ModelRetryAdviceRequest, ModelRetrySettings, RetryPolicyContext
+from agents.run_internal.model_retry import _call_retry_policy, _normalize_retry_error
 from genai_prices import Usage as PricedUsage
 from genai_prices import calc_price
 from openai import APIStatusError
 from openai.types.responses import Response, ResponseFunctionToolCall
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.openai_agents._invoke_model_activity import _build_tools_and_handoffs
 from temporalio.openai_agents._temporal_worker_env_ref import _WorkerEnvRefResolver
 
 from interlock.adapters.openai_agents._model import Answer, RequestInput
 from interlock.adapters.openai_agents._scope import usage_of
+from interlock.contracts.failures import told
 from interlock.contracts.ports import EventSink, Prices, event_sink
 
 _AGAIN = (408, 409, 429)
@@ -25,11 +32,15 @@ _THINKING = ("response.reasoning_summary_text.delta", "response.reasoning_text.d
 _ENDS = ("response.completed", "response.incomplete")
 
 
-async def ask(model: Model, name: str, request: RequestInput, prices: Prices | None) -> Answer:
-    """The model's answer to a request. name: of the model, for its price.
+async def ask(
+    model: Model, name: str, request: RequestInput, prices: Prices | None, retries: ModelRetrySettings | None = None
+) -> Answer:
+    """The model's answer to a request. name: of the model, for its price. retries: whose policy has a say.
 
-    Raises what the model raises; ApplicationError for an answer with an error status, with the provider's word on
-    when to try again, and whether.
+    One attempt is one request: what the provider's client would try again by itself is for the activity to try again.
+    Raises what the model raises, ModelTimeoutError when it took longer than its settings allow; ApplicationError for an
+    answer with an error status, with the provider's word on when to try again, and whether. Where there is a policy of
+    the user's, its word counts instead.
     """
     tools, handoffs = _build_tools_and_handoffs(request, _WorkerEnvRefResolver(()))
     options: dict[str, Any] = {
@@ -46,11 +57,59 @@ async def ask(model: Model, name: str, request: RequestInput, prices: Prices | N
     }
     sink = event_sink.get()
     try:
-        response = await model.get_response(**options) if sink is None else await _streamed(model, options, sink)
-    except APIStatusError as error:
-        raise _refused(error) from error
+        with provider_managed_retries_disabled(True), websocket_pre_event_retries_disabled(True):
+            response = await _in_time(model, options, sink)
+    except ApplicationError:
+        raise
+    except Exception as error:
+        if retries is not None and retries.policy is not None:
+            raise await _by_policy(retries, model, options, error, streams=sink is not None) from error
+        if isinstance(error, APIStatusError):
+            raise _refused(error) from error
+        raise
     values = {field.name: getattr(response, field.name) for field in fields(ModelResponse)}
     return Answer(**values, cost_usd=_cost(name, response.usage, prices))
+
+
+async def _in_time(model: Model, options: Mapping[str, Any], sink: EventSink | None) -> ModelResponse:
+    seconds = options["model_settings"].timeout
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await model.get_response(**options) if sink is None else await _streamed(model, options, sink)
+    except TimeoutError:
+        if limit.expired():
+            raise ModelTimeoutError(seconds) from None
+        raise
+
+
+async def _by_policy(
+    retries: ModelRetrySettings, model: Model, options: Mapping[str, Any], error: Exception, *, streams: bool
+) -> ApplicationError:
+    """The failure of an attempt, as the user's policy wants it to be tried again or not."""
+    assert retries.policy
+    attempt, previous = activity.info().attempt, options["previous_response_id"]
+    advice = model.get_retry_advice(
+        ModelRetryAdviceRequest(error=error, attempt=attempt, stream=streams, previous_response_id=previous)
+    )
+    about = RetryPolicyContext(
+        error=error,
+        attempt=attempt,
+        max_retries=retries.max_retries or 0,
+        stream=streams,
+        normalized=_normalize_retry_error(error, advice),
+        provider_advice=advice,
+        previous_response_id=previous,
+    )
+    decision = await _call_retry_policy(retries.policy, about)
+    approved = decision.approve_unsafe_replay or decision._approves_replay
+    seconds = decision.delay if decision.delay is not None else about.normalized.retry_after
+    what = _refused(error) if isinstance(error, APIStatusError) else told(error)
+    return ApplicationError(
+        what.message,
+        type=what.type,
+        non_retryable=not decision.retry or (about.replay_safety == "unsafe" and not approved),
+        next_retry_delay=None if seconds is None else timedelta(seconds=seconds),
+    )
 
 
 async def _streamed(model: Model, options: Mapping[str, Any], sink: EventSink) -> ModelResponse:

@@ -13,6 +13,7 @@ from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._graph import check_options
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
+from interlock.adapters.openai_agents._settings import for_loop
 from interlock.adapters.openai_agents._traces import traced
 from interlock.contracts.errors import MisconfiguredError
 
@@ -72,10 +73,14 @@ def install() -> None:
 
 
 def _quiet(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without the SDK's own traces, unless a worker was told to send them."""
+    """The options without what steps do, and without the SDK's own traces, unless a worker was told to send them."""
     config = options.get("run_config") or RunConfig()
     config = RunConfig(**config) if isinstance(config, dict) else config
-    return {**options, "run_config": dataclasses.replace(config, tracing_disabled=not traced())}
+    settings = for_loop(config.model_settings) if config.model_settings else None
+    return {
+        **options,
+        "run_config": dataclasses.replace(config, tracing_disabled=not traced(), model_settings=settings),
+    }
 
 
 def _check_session(agent: Agent[Any], options: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from agents import (
     RunContextWrapper,
     RunHooks,
 )
+from agents.retry import ModelRetrySettings
 from agents.tool import invoke_function_tool, maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 from mcp.types import Tool as MCPTool
@@ -168,7 +169,7 @@ class OpenAIAgentsAdapter:
     async def _ask(self, agent: str, request: RequestInput) -> Answer:
         model = self._provider.of(agent).get_model(request.get("model_name"))
         name = str(getattr(model, "model", None) or request.get("model_name") or "")
-        return await ask(model, name, request, self._prices)
+        return await ask(model, name, request, self._prices, self._provider.retries(agent))
 
     async def _call(self, agent: str, call: CallInput) -> ToolResult:
         about = call.serialized_run_context
@@ -238,6 +239,10 @@ class _Provider:
     def of(self, agent: str) -> ModelProvider:
         """The models of one agent."""
         return _ModelsOf(self._agents[agent], self._config)
+
+    def retries(self, agent: str) -> ModelRetrySettings | None:
+        """What an agent's own code says of trying again."""
+        return self._agents[agent].model_settings.resolve(self._config.model_settings).retry
 
 
 class _ModelsOf(ModelProvider):

@@ -37,10 +37,11 @@ from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, k
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
-from interlock.adapters.openai_agents._graph import Running, check_settings
+from interlock.adapters.openai_agents._graph import Running
 from interlock.adapters.openai_agents._model import OF_ALL
 from interlock.adapters.openai_agents._runner import in_loop
 from interlock.adapters.openai_agents._scope import Answered, Scope, entered, sdk_usage, usage_of
+from interlock.adapters.openai_agents._settings import check_settings
 from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.failures import problems

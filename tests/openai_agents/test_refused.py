@@ -9,8 +9,10 @@ from agents import (
     Handoff,
     HostedMCPTool,
     LocalShellTool,
+    ModelRetrySettings,
     ModelSettings,
     OpenAIConversationsSession,
+    RunConfig,
     RunContextWrapper,
     SQLiteSession,
     WebSearchTool,
@@ -52,6 +54,8 @@ def inner(**options: Any) -> Any:
 
 KEPT = r"what a conversation kept by the provider holds changes .* \(previous_response_id\), or give the run a session"
 CONVERSATIONS = OpenAIConversationsSession(openai_client=AsyncOpenAI(api_key="none"))
+SHRINKING = ModelSettings(retry=ModelRetrySettings(backoff={"multiplier": 0.5}))
+ALWAYS = ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=lambda about: True))
 IN_BODY = ModelSettings(extra_body={"conversation": "conv_1"})
 
 
@@ -89,6 +93,11 @@ def hosted(label: str) -> Any:
         ([Agent("a", tools=[inner(conversation_id="c")])], rf"'inner' .* in a conversation: {KEPT}"),
         ([Agent("a", tools=[inner(session=CONVERSATIONS)])], rf"'inner' .* in a conversation: {KEPT}"),
         ([Agent("a", model_settings=IN_BODY)], rf"Agent 'a' asks for a conversation in its model settings: {KEPT}"),
+        ([Agent("a", model_settings=SHRINKING)], r"'a' has retry settings whose waits grow by 0.5, .* 1 or more"),
+        (
+            [Agent("a", tools=[inner(run_config=RunConfig(model_settings=ALWAYS))])],
+            r"'inner' .* a retry policy in",
+        ),
         ([Agent("a"), PydanticAgent(TestModel(), name="b", capabilities=[Durable()])], r"of one framework"),
     ],
     ids=[
@@ -106,6 +115,8 @@ def hosted(label: str) -> Any:
         "id",
         "conversations",
         "body",
+        "waits",
+        "policy",
         "frameworks",
     ],
 )
