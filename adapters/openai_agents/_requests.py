@@ -133,7 +133,8 @@ async def _streamed(model: Model, options: Mapping[str, Any], sink: EventSink) -
                 raise _failed(event.response)
     except NotImplementedError:
         return await model.get_response(**options)
-    if final is None:
+    # A stream of nothing reads as an answer of nothing where the SDK puts the pieces of Chat Completions together.
+    if final is None or (not final.output and not (final.usage and final.usage.total_tokens)):
         raise ApplicationError("The model's answer broke off before its end.", type="ModelBehaviorError")
     return ModelResponse(output=final.output, usage=_usage(final), response_id=final.id)
 
