@@ -144,7 +144,9 @@ class GatedToolset(WrapperToolset[Any]):
                 make = partial(super().call_tool, name, _travelling(args, tool) if ticket else args, ctx, tool)
                 body = CallAtWork(partial(_waits_in_vain, scope, key))
                 with planned(call_label(name, written), ticket, call=call, key=key, body=body):
-                    return await (settled(make) if _runs_in_workflow(tool) else body.settled(make))
+                    if _runs_in_workflow(tool):
+                        return await settled(make, partial(_may_end, scope))
+                    return await body.settled(make)
             except (ApprovalRequired, CallDeferred) as deferral:
                 asked = deferral
             except ModelRetry as retry:
@@ -189,6 +191,11 @@ def _waits_in_vain(scope: Scope, key: str) -> bool:
     """
     started, ended = scope.recovery.agents_of(key)
     return started > ended and (bool(scope.final) or not scope.recovery.keeps)
+
+
+def _may_end(scope: Scope) -> bool:
+    """Whether a call in the workflow may end before it has settled: an agent in it may wait for a person."""
+    return (bool(scope.final) or not scope.recovery.keeps) and workflow.patched(names.END_CALLS_IN_RUNS)
 
 
 async def _end_agents(scope: Scope, keys: Iterable[str]) -> None:

@@ -265,3 +265,25 @@ async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a
             return (await below.report()).status == "cancelled"
 
         await eventually(is_cancelled)
+
+
+async def test_nor_for_one_that_works_in_the_run_itself_and_asks(run_app: Running) -> None:
+    inner_script = Script([call("pay", "p")], "inner done")
+    inner = agent(inner_script, name="inner", tools=[Tool(lambda: "paid", name="pay", requires_approval=True)])
+    asked = asyncio.Event()
+
+    async def delegate() -> str:
+        return str((await inner.run("go")).output)
+
+    async def picky() -> str:
+        await asked.wait()
+        raise ModelRetry("not so")
+
+    tools = [Tool(delegate, metadata={"temporal": False}), Tool(picky, max_retries=0)]
+    script = Script([call("delegate", "d"), call("picky", "q")], "done")
+    async with run_app(Interlock([agent(script, tools=tools), inner])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=0)
+        await app.requests(run, 1)
+        asked.set()
+        with pytest.raises(RunFailedError, match="picky"):
+            await asyncio.wait_for(run.result(), 20)

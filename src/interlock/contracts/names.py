@@ -117,6 +117,7 @@ END_AGENTS: Final = "2026-11-end-agents"
 KEEP_INNER_MODELS: Final = "2026-11-keep-inner-models"
 ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
 STRICT_LIMITS: Final = "2026-11-strict-limits"
+END_CALLS_IN_RUNS: Final = "2026-11-end-calls-in-runs"
 REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
 
 
