@@ -42,7 +42,7 @@ _OF_BOTH = {
 }
 AGENT_HOOKS: Mapping[str, tuple[str, ...]] = {"on_start": (), "on_end": ("output",), **_OF_BOTH}
 RUN_HOOKS: Mapping[str, tuple[str, ...]] = {"on_agent_start": (), "on_agent_end": ("output",), **_OF_BOTH}
-"""What each hook is given after the context and its agent. Agents and tools go by name: the worker has its own."""
+"""What each hook is given after the context and an agent. Agents and tools go by name: the worker has its own."""
 
 H = TypeVar("H")
 
@@ -84,7 +84,7 @@ def recorded_agent(agent: Agent[Any], made: Agent[Any]) -> None:
     for field in ("input_guardrails", "output_guardrails"):
         setattr(made, field, [_recorded(f"{field}:{at}", one) for at, one in enumerate(getattr(agent, field))])
     if agent.hooks is not None:
-        made.hooks = _recorded_hooks(agent.hooks, AgentHooks(), AGENT_HOOKS, "")
+        made.hooks = _recorded_hooks(agent.hooks, AgentHooks(), AGENT_HOOKS, owner=agent.name)
 
 
 def recorded_config(config: RunConfig) -> RunConfig:
@@ -98,7 +98,7 @@ def recorded_config(config: RunConfig) -> RunConfig:
 
 def recorded_run_hooks(hooks: RunHooks[Any] | None) -> RunHooks[Any] | None:
     """The hooks of a run as steps."""
-    return None if hooks is None else _recorded_hooks(hooks, RunHooks(), RUN_HOOKS, "run.")
+    return None if hooks is None else _recorded_hooks(hooks, RunHooks(), RUN_HOOKS)
 
 
 def recorded_tool(agent: Agent[Any], tool: FunctionTool, made: FunctionTool) -> None:
@@ -187,21 +187,23 @@ def _tool_guardrail(agent: Agent[Any], slot: str, name: str) -> Callable[..., Aw
     return guardrail
 
 
-def _recorded_hooks(hooks: Any, made: H, known: Mapping[str, tuple[str, ...]], prefix: str) -> H:
-    """Hooks that call those which the user has written, each call a step."""
+def _recorded_hooks(hooks: Any, made: H, known: Mapping[str, tuple[str, ...]], owner: str = "") -> H:
+    """Hooks that call those which the user has written, each call a step. owner: the agent that has them; the run's
+    own without one."""
     for name, kinds in known.items():
         if getattr(type(hooks), name) is not getattr(type(made), name):
-            setattr(made, name, _hook(name, kinds, prefix))
+            setattr(made, name, _hook(name, ("agent", *kinds), owner))
     return made
 
 
-def _hook(name: str, kinds: tuple[str, ...], prefix: str) -> Callable[..., Awaitable[None]]:
+def _hook(name: str, kinds: tuple[str, ...], owner: str) -> Callable[..., Awaitable[None]]:
     async def hook(context: Any, *args: Any, **named: Any) -> None:
-        agent, *rest = [*args, *named.values()]
+        rest = [*args, *named.values()]
         given = [_argument(kind, value) for kind, value in zip(kinds, rest, strict=True)]
-        callback = Callback(kind="hook", slot=f"{prefix}{name}", given={"args": given})
+        callback = Callback(kind="hook", slot=name if owner else f"run.{name}", given={"args": given})
         callback = _about(context, callback) if isinstance(context, ToolContext) else callback
-        await _call(agent.name, callback, f"{name} of {agent.name}", context)
+        agent = owner or rest[0].name  # The agent that hands over is told of the other one.
+        await _call(agent, callback, f"{name} of {agent}", context)
 
     return hook
 

@@ -8,10 +8,13 @@ from agents import (
     Agent,
     FunctionTool,
     GenerateDynamicPromptData,
+    GuardrailFunctionOutput,
     HostedMCPTool,
     MCPToolApprovalRequest,
     ModelResponse,
     RunContextWrapper,
+    ToolGuardrailFunctionOutput,
+    UserError,
 )
 from agents.tool_context import ToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
@@ -71,7 +74,7 @@ class Callbacks:
             owner: Any = self._running.config if what.startswith("run.") else agent
             guardrail = getattr(owner, what.removeprefix("run."))[int(rest)]
             about = _as_output(agent, given["about"]) if what.endswith("output_guardrails") else given["about"]
-            return await _result(guardrail.guardrail_function, ctx, agent, about)
+            return _guarded(guardrail, await _result(guardrail.guardrail_function, ctx, agent, about))
         if what in ("tool_input_guardrails", "tool_output_guardrails"):
             return await self._tool_guardrail(agent, what, rest, ctx, given)
         if what == "needs_approval":
@@ -90,10 +93,10 @@ class Callbacks:
     async def _tool_guardrail(self, agent: Agent[Any], what: str, rest: str, ctx: Any, given: Any) -> Any:
         name, _, at = rest.rpartition(":")
         guardrail = getattr(await self._tool(agent.name, name, ctx.context), what)[int(at)]
-        if what == "tool_input_guardrails":
-            return await _result(guardrail.guardrail_function, ToolInputGuardrailData(context=ctx, agent=agent))
-        data = ToolOutputGuardrailData(context=ctx, agent=agent, output=given["output"])
-        return await _result(guardrail.guardrail_function, data)
+        data = ToolInputGuardrailData(context=ctx, agent=agent)
+        if what == "tool_output_guardrails":
+            data = ToolOutputGuardrailData(context=ctx, agent=agent, output=given["output"])
+        return _guarded(guardrail, await _result(guardrail.guardrail_function, data), ToolGuardrailFunctionOutput)
 
     def _predicate(self, agent: Agent[Any], slot: str) -> Any:
         what, _, name = slot.partition(":")
@@ -106,8 +109,8 @@ class Callbacks:
         name = callback.slot.removeprefix("run.")
         kinds = (RUN_HOOKS if of_run else AGENT_HOOKS)[name]
         given: Any = callback.given["args"]
-        args = [await self._argument(agent, kind, one, ctx) for kind, one in zip(kinds, given, strict=True)]
-        await getattr(self._running.hooks if of_run else agent.hooks, name)(ctx, agent, *args)
+        args = [await self._argument(agent, kind, one, ctx) for kind, one in zip(("agent", *kinds), given, strict=True)]
+        await getattr(self._running.hooks if of_run else agent.hooks, name)(ctx, *args)
 
     async def _argument(self, agent: Agent[Any], kind: str, given: Any, ctx: Any) -> Any:
         if kind == "agent":
@@ -137,6 +140,13 @@ def _as_output(agent: Agent[Any], written: Any) -> Any:
     """The agent's output as its guardrails know it."""
     kind = agent.output_type
     return written if kind is None or not isinstance(kind, type) else TypeAdapter(kind).validate_json(to_json(written))
+
+
+def _guarded(guardrail: Any, value: Any, kind: type[Any] = GuardrailFunctionOutput) -> Any:
+    """What a guardrail has returned, which the SDK would take for a verdict whatever it is."""
+    if not isinstance(value, kind):
+        raise UserError(f"Guardrail {guardrail.get_name()!r} returned {type(value).__name__}, not {kind.__name__}.")
+    return value
 
 
 async def _result(function: Any, *args: Any) -> Any:

@@ -198,6 +198,25 @@ async def test_each_hook_is_called_once_whatever_is_replayed(run_app: Running) -
         assert hooks.seen == ["start support", 'tool look {"order":"A-1"}', "result broken", "end done"]
 
 
+async def test_an_agent_that_hands_over_is_told_to_whom(run_app: Running) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    class Watches(AgentHooks[Any]):
+        def __init__(self, owner: str) -> None:
+            self.owner = owner
+
+        async def on_handoff(self, context: Any, agent: Any, source: Any) -> None:
+            seen.append((self.owner, agent.name, source.name))
+
+    billing = agent(Script([call("transfer_to_billing", "h")], "done"), name="billing", hooks=Watches("billing"))
+    hooks = Watches("support")
+    support = agent(Script([call("transfer_to_billing", "h")]), handoffs=[billing], hooks=hooks)
+    async with run_app(Interlock([support])) as app:
+        assert (await (await app.client.start("support", "go")).result()).output == "done"
+
+    assert seen == [("support", "billing", "support")]
+
+
 @pytest.mark.parametrize("in_parallel", [True, False])
 async def test_an_input_guardrail_ends_the_run(run_app: Running, in_parallel: bool) -> None:
     @input_guardrail(run_in_parallel=in_parallel)
