@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 from temporalio.api.common.v1 import Payload
@@ -23,7 +23,7 @@ class InterlockOpenAIConverter(OpenAIPayloadConverter):
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """See `PayloadConverter`. Raises ValueError for what is no record, or no answer at all."""
-        if any(_is_record(hint) for hint in type_hints or ()):
+        if any(_is_record(hint) or get_origin(hint) is list for hint in type_hints or ()):  # Lists are of MCP's tools.
             return _STRICT.from_payloads(payloads, type_hints)
         values = super().from_payloads(payloads, type_hints)
         for value, hint in zip(values, type_hints or (), strict=False):
