@@ -14,6 +14,7 @@ LONGEST_MESSAGE = 4_000
 """In characters. The message goes into the history, twice for an error in a step that ends its run."""
 
 _FRAMEWORKS = ("interlock", "pydantic_ai", "pydantic_graph", "pydantic", "temporalio", "anyio")
+_FRAMEWORKS_WHERE_INSTALLED = ("agents", "openai")  # Users have modules of these names too.
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ def where(frame: FrameType, line: int) -> str:
 
 def _is_framework(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
-    if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _FRAMEWORKS or filename.startswith("<"):
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    if package in _FRAMEWORKS or filename.startswith("<"):
+        return True
+    if package in _FRAMEWORKS_WHERE_INSTALLED and _is_installed(frame):
         return True
     return filename.startswith(sysconfig.get_path("stdlib")) and not _is_installed(frame)
 
