@@ -1,4 +1,5 @@
-"""`python -m soak [PHASES...] [--seed N] [--quick] [--json FILE] [--markdown FILE]`: kills, and says what it found.
+"""`python -m soak [PHASES...] [--seed N] [--adapter NAME] [--quick] [--json FILE] [--markdown FILE]`: kills, and says
+what it found.
 
 Exits 0 when nothing was found wrong, 1 otherwise.
 """
@@ -24,6 +25,7 @@ from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, Telemetr
 from soak import phases
 from soak.phases import Soak
 from soak.report import Report, markdown, table_rows
+from soak.script import ADAPTERS, Adapter
 
 PHASES: Mapping[str, Callable[[Soak], Awaitable[Report]]] = {
     "steps": phases.steps,
@@ -42,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # argparse checks an empty list against `choices`, so the names are checked below.
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"some of: {', '.join(PHASES)}; all without any")
     parser.add_argument("--seed", type=int, default=randrange(1_000_000), help="repeat a soak; made up when not given")
+    parser.add_argument("--adapter", choices=ADAPTERS, help="of the agents; they take turns without it")
     parser.add_argument("--quick", action="store_true", help="about a tenth of everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table there")
@@ -54,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     quiet = TelemetryConfig(logging=LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR")))
     Runtime.set_default(Runtime(telemetry=quiet))
     try:
-        reports = asyncio.run(_soaked(names, arguments.seed, quick=arguments.quick))
+        adapters: Sequence[Adapter] = [arguments.adapter] if arguments.adapter else ADAPTERS
+        reports = asyncio.run(_soaked(names, arguments.seed, quick=arguments.quick, adapters=adapters))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     _show(reports)
@@ -65,22 +69,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(report.violations for report in reports) else 0
 
 
-async def _soaked(names: list[str], seed: int, *, quick: bool) -> list[Report]:
+async def _soaked(names: list[str], seed: int, *, quick: bool, adapters: Sequence[Adapter]) -> list[Report]:
     # Without this a SIGTERM would leave the servers of the soak behind.
     if task := asyncio.current_task():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return [await _phase(name, seed, quick=quick) for name in names]
+    return [await _phase(name, seed, quick=quick, adapters=adapters) for name in names]
 
 
-async def _phase(name: str, seed: int, *, quick: bool) -> Report:
+async def _phase(name: str, seed: int, *, quick: bool, adapters: Sequence[Adapter]) -> Report:
     folder = Path(tempfile.mkdtemp(prefix=f"interlock-soak-{name}-"))
     console = Console(stderr=True, soft_wrap=True)
 
     def tell(text: str) -> None:
         console.print(f"{name}: {text}", highlight=False, markup=False)
 
-    tell(f"seed {seed}; again with `python -m soak {name} --seed {seed}{' --quick' if quick else ''}`")
-    soak = Soak(name, seed, folder, tell, quick)
+    options = [*(["--adapter", *adapters] if len(adapters) == 1 else []), *(["--quick"] if quick else [])]
+    tell(f"seed {seed}; again with `{' '.join(['python -m soak', name, '--seed', str(seed), *options])}`")
+    soak = Soak(name, seed, folder, tell, quick, adapters)
     try:
         async with asyncio.timeout(_LIMIT_SECONDS):
             report = await PHASES[name](soak)

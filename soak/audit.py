@@ -8,7 +8,7 @@ from math import inf
 
 from soak.evidence import Activity, Evidence, RunRecord
 from soak.ledger import Line
-from soak.script import ASKED_AMOUNT, EDITED_AMOUNT, REJECTED, SCRIPTS, Call, calls_of, model_steps, step_name
+from soak.script import ASKED_AMOUNT, EDITED_AMOUNT, REJECTED, RUNS, SCRIPTS, Call, calls_of, model_steps, step_name
 
 UNREPORTED_SECONDS = 2.0
 """What had its effect so shortly before an outage may not have been reported."""
@@ -23,6 +23,18 @@ class Facts:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.runs = evidence.runs
+
+    def agents(self, run: RunRecord) -> Sequence[str]:
+        """The agents whose steps the run has."""
+        return RUNS[self.evidence.adapter].get(run.agent, [run.agent])
+
+    def calls(self, run: RunRecord) -> list[Call]:
+        """The calls that the run makes."""
+        return [call for agent in self.agents(run) for call in calls_of(agent)]
+
+    def has_step(self, run: RunRecord, call: Call) -> bool:
+        """Whether an activity makes the call; none runs an agent that is a part of the run."""
+        return call.delegate not in self.agents(run)
 
     @cached_property
     def lines(self) -> dict[tuple[str, str], list[Line]]:
@@ -83,11 +95,11 @@ def ended_well(facts: Facts) -> Iterator[str]:
 
 
 def one_sub_run(facts: Facts) -> Iterator[str]:
-    """The agent in a tool was one run, however often its tool began."""
+    """The agent in a tool was one run, however often its tool began; none where it is a part of the run."""
     for run in facts.runs:
         if run.agent == "desk":
             count = sum(other.workflow.startswith(f"{run.workflow}/") for other in facts.runs)
-            if count != 1:
+            if count != len(RUNS[facts.evidence.adapter]) - 1:
                 yield f"{run.workflow}: started {count} runs of its sub-agent"
 
 
@@ -95,13 +107,13 @@ def recorded_once(facts: Facts) -> Iterator[str]:
     """Each step of the script was completed once, by its activity or by the operator's word, and no other was."""
     for run in facts.runs:
         done = Counter(one.step for one in run.activities if one.status == "completed")
-        wanted = set(model_steps(run.agent))
-        for call in calls_of(run.agent):
-            if call.verdict != "reject":
+        wanted = {step for agent in facts.agents(run) for step in model_steps(agent)}
+        for call in facts.calls(run):
+            if call.verdict != "reject" and facts.has_step(run, call):
                 wanted.add(call.step)
                 done[call.step] += facts.asked(run, call.step, "outcome").count("happened")
             if call.name == "charge/A":
-                wanted.add(step_name(run.agent, "ask-charge/A"))
+                wanted.add(step_name(call.agent, "ask-charge/A"))
         yield from (
             f"{run.workflow}: {step} completed {done[step]} times" for step in sorted(wanted) if done[step] != 1
         )
@@ -150,8 +162,10 @@ def approved_once(facts: Facts) -> Iterator[str]:
 def one_key_each(facts: Facts) -> Iterator[str]:
     """Every attempt of a call saw the same idempotency key, and no other call saw it."""
     keys: dict[tuple[str, str], set[str]] = defaultdict(set)
+    # What says that `charge` asks is its body in one framework, which has the key of the call, and not in the other.
+    keyless = (":model/",) if facts.evidence.adapter == "pydantic-ai" else (":model/", ":ask-")
     for (workflow, step), lines in facts.lines.items():
-        if ":model/" not in step:
+        if not any(kind in step for kind in keyless):
             keys[workflow, step.replace(":ask-", ":")] |= {line.key for line in lines}
     owners: dict[str, tuple[str, str]] = {}
     for (workflow, step), seen in sorted(keys.items()):
@@ -195,23 +209,30 @@ def asked_about_every_loss(facts: Facts) -> Iterator[str]:
 def right_results(facts: Facts) -> Iterator[str]:
     """Each run was told the result of the body that counts, of the arguments that were approved."""
     for run in facts.runs:
-        told = json.loads(run.output) if run.output else {}
-        if set(told) != {call.name for call in calls_of(run.agent)}:
-            yield f"{run.workflow}: gives results of {', '.join(sorted(told))}"
-        for call in calls_of(run.agent):
-            effect = facts.effect(run, call.step)
-            wanted = REJECTED if call.verdict == "reject" else effect.result if effect else None
-            if told.get(call.name) != wanted:
-                yield f"{run.workflow}: was told another result of {call.step} than the ledger has"
-            if call.name.startswith("refund/") and effect and not effect.result.startswith(f"{_amount(call)} "):
-                yield f"{run.workflow}: {call.step} ran with another amount than was approved"
+        yield from _right_results(facts, run, run.agent, run.output)
+
+
+def _right_results(facts: Facts, run: RunRecord, agent: str, output: str) -> Iterator[str]:
+    told = json.loads(output) if output.startswith("{") else {}
+    if set(told) != {call.name for call in calls_of(agent)}:
+        yield f"{run.workflow}: {agent} gives results of {', '.join(sorted(told))}"
+    for call in calls_of(agent):
+        if call.delegate and not facts.has_step(run, call):
+            yield from _right_results(facts, run, call.delegate, str(told.get(call.name, "")))
+            continue
+        effect = facts.effect(run, call.step)
+        wanted = REJECTED if call.verdict == "reject" else effect.result if effect else None
+        if told.get(call.name) != wanted:
+            yield f"{run.workflow}: was told another result of {call.step} than the ledger has"
+        if call.name.startswith("refund/") and effect and not effect.result.startswith(f"{_amount(call)} "):
+            yield f"{run.workflow}: {call.step} ran with another amount than was approved"
 
 
 def right_answers(facts: Facts) -> Iterator[str]:
     """Each tool ran for the model answer that was recorded, not for one that was lost."""
     for run, call in _calls(facts):
-        answer = facts.effect(run, step_name(run.agent, f"model/{call.turn}"))
-        begun = [*facts.begun(run, call.step), *facts.begun(run, step_name(run.agent, f"ask-{call.name}"))]
+        answer = facts.effect(run, step_name(call.agent, f"model/{call.turn}"))
+        begun = [*facts.begun(run, call.step), *facts.begun(run, step_name(call.agent, f"ask-{call.name}"))]
         if any(answer is None or line.token != answer.token for line in begun):
             yield f"{run.workflow}: {call.step} ran for another model answer than the recorded one"
 
@@ -252,7 +273,7 @@ def _was_lost(facts: Facts, lines: Sequence[Line]) -> bool:
 
 
 def _calls(facts: Facts) -> Iterator[tuple[RunRecord, Call]]:
-    return ((run, call) for run in facts.runs for call in calls_of(run.agent))
+    return ((run, call) for run in facts.runs for call in facts.calls(run))
 
 
 def _with_sub_agents(agent: str) -> list[str]:

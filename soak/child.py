@@ -18,9 +18,11 @@ from temporalio.client import Client as TemporalClient
 from interlock import Client, Interlock, UnavailableError
 from interlock.settings import Settings
 from interlock.worker import run_worker
-from soak.agents import Bodies, make_agents
+from soak.agents import make_agents
+from soak.bodies import Bodies
 from soak.death import Deaths, DyingInterceptor
 from soak.ledger import Ledger
+from soak.script import Adapter
 
 NO_SERVER = 75
 
@@ -34,6 +36,7 @@ class Options:
     queue: str
     ledger: str
     pause: float
+    adapter: Adapter = "pydantic-ai"
     cached: int = 1_000
     deaths: tuple[str, ...] = ()
 
@@ -70,6 +73,6 @@ async def _work(options: Options) -> None:
     config = plain.temporal.config()
     config["interceptors"] = [DyingInterceptor(deaths)]
     client = Client(TemporalClient(**config), task_queue=options.queue)
-    agents = make_agents(Bodies(ledger, deaths, options.pause))
+    agents = make_agents(options.adapter, Bodies(ledger, deaths, options.pause))
     app = Interlock(agents, settings=Settings.read(max_cached_runs=options.cached))
     await run_worker(app, client, asyncio.Event())

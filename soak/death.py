@@ -21,7 +21,7 @@ from temporalio.worker import (
 
 from interlock.contracts import names
 from soak.ledger import Ledger
-from soak.script import SCRIPTS, Call, calls_of, model_steps, step_name
+from soak.script import RUNS, Adapter, Call, calls_of, model_steps, step_name
 from soak.steps import step_of
 
 Moment = Literal["scheduled", "before", "middle", "after"]
@@ -33,28 +33,31 @@ was told."""
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 
-def points(moment: Moment) -> list[str]:
+def points(adapter: Adapter, moment: Moment) -> list[str]:
     """Every place in a run, and in the run that it starts, where a worker can die at this moment, as STEP@MOMENT."""
     steps: list[str] = []
-    for agent in SCRIPTS:
-        asked = [call for call in calls_of(agent) if call.verdict]
-        steps += [*model_steps(agent), *(call.step for call in calls_of(agent) if call.verdict != "reject")]
-        if agent == "desk":
+    for run, agents in RUNS[adapter].items():
+        calls = [call for agent in agents for call in calls_of(agent)]
+        asked = [call for call in calls if call.verdict]
+        steps += [step for agent in agents for step in model_steps(agent)]
+        steps += [call.step for call in calls if call.verdict != "reject" and call.delegate not in agents]
+        if run == "desk":
             steps.append("desk:ask-charge/A")
         if moment != "middle":
-            steps += [step_name(agent, f"describe/{call.name}") for call in asked]
+            steps += [step_name(call.agent, f"describe/{call.name}") for call in asked]
         if moment == "scheduled":
-            answers = (step_name(agent, f"answer/{number}") for number in range(1, len(asked) + 1))
-            steps += [step_name(agent, "start"), *answers, step_name(agent, "end")]
-    if moment == "scheduled":
+            answers = (step_name(run, f"answer/{number}") for number in range(1, len(asked) + 1))
+            steps += [step_name(run, "start"), *answers, step_name(run, "end")]
+    if moment == "scheduled" and "payer" in RUNS[adapter]:
         steps.append(step_name("desk", f"signal/{names.REPORT_SUB_RUN}"))
     return [f"{step}@{moment}" for step in steps]
 
 
-def points_of(call: Call) -> list[str]:
+def points_of(adapter: Adapter, call: Call) -> list[str]:
     """Every place around one approved call: it is lost four times, and so is the question what became of it."""
     asking = step_name(call.agent, f"describe-outcome/{call.name}")
-    answers = [step_name(call.agent, f"answer/{verdict}") for verdict in ("not_happened", "happened")]
+    (run,) = (run for run, agents in RUNS[adapter].items() if call.agent in agents)
+    answers = [step_name(run, f"answer/{verdict}") for verdict in ("not_happened", "happened")]
     return [
         *(f"{call.step}@{moment}" for moment in MOMENTS),
         *(f"{asking}@{moment}" for moment in MOMENTS if moment != "middle"),

@@ -16,6 +16,7 @@ from interlock import Client
 from interlock.contracts import names
 from soak.crew import Kill
 from soak.ledger import Line
+from soak.script import Adapter
 from soak.steps import step_of
 
 ActivityStatus = Literal["open", "completed", "failed", "timed_out", "cancelled"]
@@ -85,6 +86,7 @@ class Evidence:
     questions: Sequence[Question] = ()
     kills: Sequence[Kill] = ()
     outages: Sequence[Outage] = ()
+    adapter: Adapter = "pydantic-ai"
 
 
 async def read_runs(client: Client) -> list[RunRecord]:

@@ -18,6 +18,7 @@ from soak.evidence import Evidence, Outage, read_runs
 from soak.ledger import Ledger
 from soak.nursery import Nursery
 from soak.operator import Operator
+from soak.script import Adapter
 
 MOST_RUNS = 500
 
@@ -72,7 +73,8 @@ class Lane:
         lines = self.ledger.lines()
         own = [Kill(line.pid, line.at, line.step) for line in lines if line.event == "death"]
         runs = await read_runs(self.client)
-        return Evidence(lines, runs, self.operator.questions, [*own, *self.crew.kills], outages)
+        kills = [*own, *self.crew.kills]
+        return Evidence(lines, runs, self.operator.questions, kills, outages, self.crew.options.adapter)
 
     async def _open(self) -> int:
         query = (
@@ -90,6 +92,7 @@ async def lane(
     name: str,
     chance: Random,
     *,
+    adapter: Adapter,
     workers: int = 1,
     pause: float = 0.1,
     cached: int = 1_000,
@@ -97,7 +100,7 @@ async def lane(
 ) -> AsyncIterator[Lane]:
     """A lane on a server, for as long as it is needed. See `Options` for the workers' options."""
     ledger = Ledger(folder / f"{name}.ledger")
-    options = Options(address, name, str(folder / f"{name}.ledger"), pause, cached, tuple(deaths))
+    options = Options(address, name, str(folder / f"{name}.ledger"), pause, adapter, cached, tuple(deaths))
     client = await Client.connect(address, task_queue=name)
     operator = Operator(client, ledger, chance)
     async with Crew(nursery, options, folder / f"{name}.log", workers) as crew:

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from interlock.server import EmbeddedServer
 from soak.audit import violations
@@ -16,7 +17,7 @@ from soak.lane import Lane, lane
 from soak.nursery import Nursery, nursery
 from soak.races import race
 from soak.report import Report, figures
-from soak.script import SCRIPTS, calls_of
+from soak.script import ADAPTERS, SCRIPTS, Adapter, calls_of
 
 Tell = Callable[[str], None]
 """Tells whoever waits what a phase is doing."""
@@ -32,13 +33,14 @@ Place = tuple[Nursery, str]
 
 @dataclass
 class Soak:
-    """One phase under way. folder: for its ledgers and logs. quick: do about a tenth of it."""
+    """One phase under way. folder: for its ledgers and logs. quick: do about a tenth of it. adapters: of its agents."""
 
     phase: str
     seed: int
     folder: Path
     tell: Tell
     quick: bool = False
+    adapters: Sequence[Adapter] = ADAPTERS
     evidence: list[Evidence] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
@@ -50,6 +52,10 @@ class Soak:
     def few(self, count: int) -> int:
         """This many, or a tenth of it in a quick soak."""
         return max(1, count // 10) if self.quick else count
+
+    def adapter(self, number: int) -> Adapter:
+        """Of the lane with this number, from 1 on: they take turns."""
+        return self.adapters[(number - 1) % len(self.adapters)]
 
     async def audit(self, its: Lane, *, outages: Sequence[Outage] = (), must_die: Sequence[str] = ()) -> None:
         """Hold what a lane has shown against the rules. must_die: the points at which its workers had to die."""
@@ -65,26 +71,31 @@ class Soak:
 
 async def steps(soak: Soak) -> Report:
     """One run for each moment of each step, whose worker dies right there; twelve runs at once."""
-    every = [point for moment in MOMENTS for point in points(moment)]
+    every = every_point(soak.adapters)
     return await die_at(soak, soak.chance().sample(every, soak.few(len(every))))
 
 
-async def die_at(soak: Soak, wanted: Sequence[str], *, at_once: int = 12) -> Report:
+def every_point(adapters: Sequence[Adapter]) -> list[tuple[Adapter, str]]:
+    """Every place where a worker can die, by the adapter of its agents."""
+    return [(adapter, point) for adapter in adapters for moment in MOMENTS for point in points(adapter, moment)]
+
+
+async def die_at(soak: Soak, wanted: Sequence[tuple[Adapter, str]], *, at_once: int = 12) -> Report:
     """One run for each point, whose worker dies there."""
     slots, done = asyncio.Semaphore(at_once), 0
 
-    async def one(at: Place, number: int, point: str) -> None:
+    async def one(at: Place, number: int, adapter: Adapter, point: str) -> None:
         nonlocal done
-        chance = soak.chance(point)
-        async with slots, lane(*at, soak.folder, f"step-{number}", chance, deaths=[point]) as its:
+        chance, deaths = soak.chance(point), [point]
+        async with slots, lane(*at, soak.folder, f"step-{number}", chance, adapter=adapter, deaths=deaths) as its:
             await its.start()
             await its.finished(within_seconds=90)
             await soak.audit(its, must_die=[point])
         done += 1
-        soak.tell(f"{done} of {len(wanted)} points, {len(soak.wrong)} violations; last: {point}")
+        soak.tell(f"{done} of {len(wanted)} points, {len(soak.wrong)} violations; last: {point}, {adapter}")
 
     async with _place(soak) as at:
-        await asyncio.gather(*(one(at, number, point) for number, point in enumerate(wanted, 1)))
+        await asyncio.gather(*(one(at, number, *point) for number, point in enumerate(wanted, 1)))
     return soak.report()
 
 
@@ -92,29 +103,32 @@ async def gauntlet(soak: Soak) -> Report:
     """Runs whose workers die again and again: at one moment of every step of an agent, or at every moment of one
     approved call."""
     ways = {
-        f"{agent}, {moment}": [point for point in points(moment) if point.startswith(f"{agent}:")]
+        (adapter, f"{agent}, {moment}"): [one for one in points(adapter, moment) if one.startswith(f"{agent}:")]
+        for adapter in soak.adapters
         for agent in SCRIPTS
         for moment in MOMENTS
     }
-    ways |= {call.step: points_of(call) for agent in SCRIPTS for call in calls_of(agent) if call.runs_once}
+    approved = [call for agent in SCRIPTS for call in calls_of(agent) if call.runs_once]
+    ways |= {(adapter, call.step): points_of(adapter, call) for adapter in soak.adapters for call in approved}
 
-    async def one(at: Place, number: int, way: str) -> None:
-        deaths = ways[way][:: 10 if soak.quick else 1]
-        async with lane(*at, soak.folder, f"way-{number}", soak.chance(way), deaths=deaths) as its:
+    async def one(at: Place, number: int, adapter: Adapter, way: str) -> None:
+        deaths, chance = ways[adapter, way][:: 10 if soak.quick else 1], soak.chance(way)
+        async with lane(*at, soak.folder, f"way-{number}", chance, adapter=adapter, deaths=deaths) as its:
             await its.start()
             await its.finished(within_seconds=60 + 20 * len(deaths))
             await soak.audit(its, must_die=deaths)
-        soak.tell(f"{way}: {len(deaths)} deaths, {len(soak.wrong)} violations")
+        soak.tell(f"{way}, {adapter}: {len(deaths)} deaths, {len(soak.wrong)} violations")
 
     async with _place(soak) as at:
-        await asyncio.gather(*(one(at, number, way) for number, way in enumerate(ways, 1)))
+        await asyncio.gather(*(one(at, number, *way) for number, way in enumerate(ways, 1)))
     return soak.report()
 
 
 async def random(soak: Soak) -> Report:
     """100 kills at random moments, on four queues with one worker and four runs in flight each.
 
-    Here and below long runs go on in another execution, and on every other queue workers keep no run in memory.
+    Here and below long runs go on in another execution, the adapters take turns, and on half of the queues workers keep
+    no run in memory.
     """
     return await kill_from_outside(soak, queues=4, workers=1, kills=100)
 
@@ -132,8 +146,8 @@ async def server(soak: Soak) -> Report:
     try:
         async with (
             nursery() as those,
-            lane(those, current.address, soak.folder, "server-1", soak.chance(1), pause=0.8) as first,
-            lane(those, current.address, soak.folder, "server-2", soak.chance(2), pause=0.8, workers=2) as second,
+            _server_lane(soak, those, current.address, 1) as first,
+            _server_lane(soak, those, current.address, 2) as second,
         ):
             async with _fed(first), _fed(second):
                 for number in range(1, times + 1):
@@ -150,9 +164,14 @@ async def server(soak: Soak) -> Report:
     return soak.report()
 
 
+def _server_lane(soak: Soak, those: Nursery, address: str, number: int) -> AbstractAsyncContextManager[Lane]:
+    name, chance, adapter = f"server-{number}", soak.chance(number), soak.adapter(number)
+    return lane(those, address, soak.folder, name, chance, adapter=adapter, pause=0.8, workers=number)
+
+
 async def races(soak: Soak) -> Report:
     """1,000 runs where an answer and what ends the wait for it arrive within 5 ms of each other."""
-    raced = await race(soak.few(1_000), soak.seed, soak.tell)
+    raced = await race(soak.few(1_000), soak.seed, soak.tell, adapters=soak.adapters)
     found = {"races": raced.runs}
     return Report(soak.phase, soak.seed, raced.seconds, found, raced.violations, raced.table())
 
@@ -164,8 +183,9 @@ async def kill_from_outside(soak: Soak, *, queues: int, workers: int, kills: int
     async def one(at: Place, number: int) -> None:
         nonlocal done
         chance, name = soak.chance(number), f"{soak.phase}-{number}"
-        cached = 1_000 if number % 2 else 0  # Without a cache every workflow task replays its run.
-        async with lane(*at, soak.folder, name, chance, workers=workers, pause=0.8, cached=cached) as its:
+        cached = 0 if number // 2 % 2 else 1_000  # Without a cache every workflow task replays its run.
+        options: dict[str, Any] = {"adapter": soak.adapter(number), "workers": workers, "cached": cached}
+        async with lane(*at, soak.folder, name, chance, pause=0.8, **options) as its:
             async with _fed(its, in_flight):
                 for _ in range(each):
                     await its.crew.kill(chance)

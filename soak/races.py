@@ -22,13 +22,14 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Literal
 
+import agents as openai_agents
 from pydantic_ai import Agent, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -45,6 +46,8 @@ from interlock.contracts.payloads import Decision, Retry, RunInput, RunOptions
 from interlock.journal import Journal, read_journal
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, running
+from soak.agents.openai_agents import call_item, text_item
+from soak.script import ADAPTERS, Adapter
 
 WITHIN_SECONDS = 0.005
 AT_ONCE = 4
@@ -109,10 +112,13 @@ class Lane:
         self.bodies: Counter[str] = Counter()
         self.app: RunningApp
 
-    async def entered(self, stack: AsyncExitStack, server: EmbeddedServer, cached_runs: int) -> "Lane":
+    async def entered(
+        self, stack: AsyncExitStack, server: EmbeddedServer, adapter: Adapter, cached_runs: int
+    ) -> "Lane":
         """Start the worker."""
         once = Retries(tool=RetryPolicy(maximum_attempts=1))
-        app = Interlock([self._agent()], settings=Settings(stuck_seconds=0), retries=once)
+        agent = self._pydantic_ai() if adapter == "pydantic-ai" else self._openai_agents()
+        app = Interlock([agent], settings=Settings(stuck_seconds=0), retries=once)
         self.app = await stack.enter_async_context(running(app, server, max_cached_workflows=cached_runs))
         return self
 
@@ -120,17 +126,17 @@ class Lane:
         """Temporal's own handle of the run."""
         return self.app.client.temporal.get_workflow_handle(run.id)
 
-    def _agent(self) -> Agent[Any, Any]:
-        def pay() -> str:
-            self.bodies[str(activity.info().workflow_id)] += 1
-            return "paid"
+    def _pay(self) -> str:
+        self.bodies[str(activity.info().workflow_id)] += 1
+        return "paid"
 
-        def send() -> str:
-            self.bodies[str(activity.info().workflow_id)] += 1
-            if self.bodies[str(activity.info().workflow_id)] == 1:
-                raise ConnectionError("unplugged")
-            return "sent"
+    def _send(self) -> str:
+        self.bodies[str(activity.info().workflow_id)] += 1
+        if self.bodies[str(activity.info().workflow_id)] == 1:
+            raise ConnectionError("unplugged")
+        return "sent"
 
+    def _pydantic_ai(self) -> Agent[Any, Any]:
         def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
             if len(messages) > 1:
                 return ModelResponse(parts=[TextPart("done")])
@@ -138,8 +144,27 @@ class Lane:
             return ModelResponse(parts=[ToolCallPart(tool, {}, tool_call_id="a")])
 
         model = FunctionModel(answer, model_name="racer")
-        tools = [Tool(pay, requires_approval=True), Tool(send)]
+        tools = [Tool(self._pay, name="pay", requires_approval=True), Tool(self._send, name="send")]
         return Agent(model, name="racer", tools=tools, capabilities=[Durable()])
+
+    def _openai_agents(self) -> openai_agents.Agent[Any]:
+        pay = openai_agents.function_tool(self._pay, name_override="pay", needs_approval=True)
+        send = openai_agents.function_tool(self._send, name_override="send", failure_error_function=None)
+        return openai_agents.Agent(name="racer", model=_Racer(), tools=[pay, send])
+
+
+class _Racer(openai_agents.Model):
+    """The model of the racer in the OpenAI Agents SDK."""
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, *args: Any, **named: Any
+    ) -> openai_agents.ModelResponse:
+        asked, *rest = [{"content": input}] if isinstance(input, str) else input
+        output: list[Any] = [text_item("done")] if rest else [call_item(asked["content"], "a", {})]
+        return openai_agents.ModelResponse(output=output, usage=openai_agents.Usage(requests=1), response_id=None)
+
+    def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError
 
 
 class Kind:
@@ -355,10 +380,12 @@ async def race(
     progress: Callable[[str], None],
     *,
     kinds: Sequence[Kind] = KINDS,
+    adapters: Sequence[Adapter] = ADAPTERS,
     server: EmbeddedServer | None = None,
 ) -> RaceReport:
-    """Let answers race their rivals, in `runs` runs over all kinds; half by update, half by signal, cache on and off.
+    """Let answers race their rivals, in `runs` runs over all kinds; half by update, half by signal.
 
+    They are shared out over the adapters, with the cache on and off.
     seed: of who comes first, and by how much. progress: told what is done. server: one of its own when not given.
     """
     report, begun = RaceReport(seed), time.monotonic()
@@ -366,7 +393,11 @@ async def race(
         if server is None:
             server = await EmbeddedServer.start(port=0, ui=False)
             stack.push_async_callback(server.stop)
-        lanes = [await Lane().entered(stack, server, cached_runs) for cached_runs in (1_000, 0)]
+        lanes = [
+            await Lane().entered(stack, server, adapter, cached_runs)
+            for cached_runs in (1_000, 0)
+            for adapter in adapters
+        ]
         races = [_Races(kind, lanes, Random(f"{seed} {kind.name}"), report.violations, progress) for kind in kinds]
         counts = [runs // len(kinds) + (place < runs % len(kinds)) for place in range(len(kinds))]
         report.rows += await asyncio.gather(*(one.run(count) for one, count in zip(races, counts, strict=True)))
@@ -409,7 +440,7 @@ class _Races:
         return self._row
 
     async def _contest(self, number: int) -> None:
-        lane, by_update = self._lanes[number % 2], number // 2 % 2 == 0
+        lane, by_update = self._lanes[number % len(self._lanes)], number // len(self._lanes) % 2 == 0
         kind, gap = self._kind, self._random.uniform(-WITHIN_SECONDS, WITHIN_SECONDS) * 0.9
         rival_by_update = self._random.random() < 0.5
         begun = await kind.begun(lane)

@@ -1,11 +1,21 @@
 """What the agents of the soak do: the calls their models make, turn by turn, and what the operator says to each.
 
-A run of `desk` has 14 steps and starts one run of `payer`, which has 6; questions to a person come on top.
+`desk` has 14 steps, and one of its calls runs the agent `payer`, which has 6; questions to a person come on top.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
+
+Adapter = Literal["pydantic-ai", "openai-agents"]
+ADAPTERS: Sequence[Adapter] = get_args(Adapter)
+
+RUNS: Mapping[Adapter, Mapping[str, Sequence[str]]] = {
+    "pydantic-ai": {"desk": ["desk"], "payer": ["payer"]},
+    "openai-agents": {"desk": ["desk", "payer"]},
+}
+"""The agents whose steps a run has, by the agent that it was started with: `payer` is a run that a tool has started, or
+a tool itself, and then runs inside."""
 
 Verdict = Literal["approve", "edit", "reject"]
 
@@ -27,7 +37,7 @@ VERDICTS: Mapping[str, Verdict] = {
     "charge/A": "approve",
     "pay/A": "approve",
 }
-"""What the operator says when asked about a call. `charge` asks from its body, the others are marked."""
+"""What the operator says when asked about a call. `charge` asks by itself, the others are marked."""
 
 ASKED_AMOUNT, EDITED_AMOUNT = 50, 20
 REJECTED = "not this one"
@@ -52,6 +62,11 @@ class Call:
         return VERDICTS.get(self.name)
 
     @property
+    def delegate(self) -> str | None:
+        """The agent that it runs."""
+        return "payer" if self.name.startswith("delegate/") else None
+
+    @property
     def runs_once(self) -> bool:
         """Whether it has an effect that must never happen twice."""
         return self.verdict in ("approve", "edit")
@@ -70,3 +85,10 @@ def calls_of(agent: str) -> list[Call]:
 def model_steps(agent: str) -> list[str]:
     """The model calls of an agent: one per turn, and one for the output."""
     return [step_name(agent, f"model/{turn}") for turn in range(len(SCRIPTS[agent]) + 1)]
+
+
+def answers_in(items: Sequence[Any]) -> int:
+    """How many answers of a model a conversation has, as the OpenAI Agents SDK writes it: calls that stand together are
+    one."""
+    answers = [item.get("type") == "function_call" or item.get("role") == "assistant" for item in items]
+    return sum(one and not before for before, one in zip([False, *answers], answers, strict=False))

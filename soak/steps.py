@@ -6,9 +6,9 @@ from typing import Any
 from temporalio.common import RawValue
 
 from interlock.contracts import names
-from soak.script import step_name
+from soak.script import answers_in, step_name
 
-_CALL_TOOL, _MODEL_REQUEST = "__call_tool", "__model_request"
+_CALL_TOOL, _MODEL_REQUEST, _PREDICATE = "__call_tool", "__model_request", "__predicate"
 
 
 def step_of(activity_type: str, argument: Any) -> str:
@@ -21,10 +21,16 @@ def step_of(activity_type: str, argument: Any) -> str:
         return step_name(_of(argument, "agent"), f"{question}/{_of(argument, 'tool')}/{order}")
     agent = activity_type.removeprefix("agent__").partition("__")[0]
     if activity_type.endswith(_CALL_TOOL):
-        approved = _of(argument, "serialized_run_context").get("tool_call_approved", False)
+        context = _of(argument, "serialized_run_context")
+        approved = context.get("tool_call_approved", False) or "interlock_ticket" in context
         tool = _of(argument, "name")
         asking = "ask-" if tool == "charge" and not approved else ""
         return step_name(agent, f"{asking}{tool}/{_of(argument, 'tool_args')['order']}")
+    if activity_type.endswith(_PREDICATE):
+        tool = _of(argument, "slot").partition(":")[2]
+        return step_name(agent, f"ask-{tool}/{_of(argument, 'given')['arguments']['order']}")
+    if activity_type.endswith(_MODEL_REQUEST) and isinstance(argument, dict) and "input" in argument:
+        return step_name(agent, f"model/{answers_in(argument['input'])}")
     if activity_type.endswith(_MODEL_REQUEST):
         answers = [message for message in _of(argument, "messages") if _of(message, "kind") == "response"]
         return step_name(agent, f"model/{len(answers)}")

@@ -55,6 +55,24 @@ def good() -> Evidence:
     return Evidence(lines, runs, [*asked, outcome], [KILL])
 
 
+def good_inside() -> Evidence:
+    """The same with `payer` as a part of the run; `payer:pay/A` was lost too."""
+    both = good()
+    desk, payer = both.runs
+    told = json.loads(desk.output) | {"delegate/A": payer.output}
+    answers = ["1", "2", "3", "4", "5", "6"]
+    activities = [one for one in [*desk.activities, *payer.activities] if one.step != "desk:delegate/A"]
+    numbers = iter(answers)
+    questions = [replace(one, workflow=DESK, request_id=next(numbers)) for one in both.questions]
+    lines = [
+        replace(line, workflow=DESK, key="" if ":ask-" in line.step else line.key)
+        for line in both.lines
+        if line.step != "desk:delegate/A"
+    ]
+    run = replace(desk, output=json.dumps(told), activities=activities, answers=answers)
+    return Evidence(lines, [run], questions, both.kills, adapter="openai-agents")
+
+
 def _bodies(workflow: str, call: Call) -> Iterator[Line]:
     token = _token(step_name(call.agent, f"model/{call.turn}"))
     if call.name == "charge/A":
@@ -238,6 +256,37 @@ BAD: dict[str, list[Callable[[Evidence], Evidence]]] = {
 
 def test_a_good_run_breaks_no_rule() -> None:
     assert violations(good()) == []
+
+
+def test_a_good_run_with_its_sub_agent_inside_breaks_no_rule() -> None:
+    assert violations(good_inside()) == []
+
+
+INSIDE: dict[str, list[Callable[[Evidence], Evidence]]] = {
+    "one_sub_run": [lambda evidence: replace(evidence, runs=[*evidence.runs, good().runs[1]])],
+    "recorded_once": [of_activity("payer:check/A", status="timed_out"), of_activity("payer:model/1", step="payer:x/A")],
+    "approved_once": [without_lines("payer:pay/A", "effect")],
+    "one_key_each": [of_lines("payer:check/A", key="key payer:record/A"), of_lines("payer:check/A", key="")],
+    "asked_once": [of_run(DESK, answers=["1", "2", "3", "4", "5"])],
+    "asked_about_every_loss": [without_questions("outcome")],
+    "right_results": [
+        told(DESK, **{"delegate/A": "nothing"}),
+        told(DESK, **{"delegate/A": json.dumps({"check/A": "another", "pay/A": "payer:pay/A", "record/A": "x"})}),
+        of_lines("payer:check/A", "effect", result="another"),
+    ],
+    "right_answers": [of_lines("payer:check/A", token="another"), of_lines("desk:ask-charge/A", token="another")],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "worsen"),
+    [(rule, worsen) for rule, worsenings in INSIDE.items() for worsen in worsenings],
+    ids=[f"{rule}-{number}" for rule, worsenings in INSIDE.items() for number in range(1, len(worsenings) + 1)],
+)
+def test_each_rule_finds_what_breaks_it_inside(rule: str, worsen: Callable[[Evidence], Evidence]) -> None:
+    found = violations(worsen(good_inside()))
+
+    assert any(violation.startswith(f"{rule}: ") for violation in found), found
 
 
 def test_an_outage_of_the_server_excuses_what_was_not_recorded_then() -> None:

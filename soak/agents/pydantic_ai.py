@@ -1,8 +1,7 @@
-"""The agents of the soak. Every body writes to the ledger, and can be the place where its worker dies."""
+"""The agents of the soak in pydantic-ai: the agent behind `delegate` is a run of its own."""
 
 import asyncio
 import json
-import random
 import time
 import uuid
 from typing import Any
@@ -13,35 +12,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from interlock.adapters.pydantic_ai import Durable, idempotency_key
-from soak.death import Deaths
-from soak.ledger import Ledger
+from soak.bodies import Bodies, signed
 from soak.script import ASKED_AMOUNT, SCRIPTS, step_name
-
-
-class Bodies:
-    """What the bodies of models and tools share. pause: the longest that one works, seconds."""
-
-    def __init__(self, ledger: Ledger, deaths: Deaths, pause: float) -> None:
-        self._ledger = ledger
-        self._deaths = deaths
-        self._pause = pause
-
-    def begin(self, step: str, key: str = "", token: str = "") -> float:
-        """Say that a body began. Returns how long it is to work."""
-        self._ledger.tell("begin", step, key=key, token=token)
-        return random.uniform(0, self._pause)
-
-    def effect(self, step: str, result: str = "", key: str = "", token: str = "") -> str:
-        """Have the effect of the body, and return its result."""
-        self._deaths.reach(step, "middle")
-        self._ledger.tell("effect", step, key=key, token=token, result=result)
-        return result
-
-    async def work(self, step: str, ctx: RunContext[Any], token: str, result: str) -> str:
-        """The whole of a tool's body. Each time it runs it gives another result."""
-        key = idempotency_key(ctx)
-        await asyncio.sleep(self.begin(step, key, token))
-        return self.effect(step, _signed(result), key, token)
 
 
 def make_agents(bodies: Bodies) -> list[Agent[Any, Any]]:
@@ -52,13 +24,13 @@ def make_agents(bodies: Bodies) -> list[Agent[Any, Any]]:
 
 def _desk(bodies: Bodies, payer: Agent[Any, Any]) -> Agent[Any, Any]:
     async def look(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"desk:look/{order}", ctx, token, order)
+        return await bodies.work(f"desk:look/{order}", idempotency_key(ctx), token, order)
 
     async def refund(ctx: RunContext[Any], order: str, token: str, amount: int) -> str:
-        return await bodies.work(f"desk:refund/{order}", ctx, token, f"{amount}")
+        return await bodies.work(f"desk:refund/{order}", idempotency_key(ctx), token, f"{amount}")
 
     async def erase(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"desk:erase/{order}", ctx, token, order)
+        return await bodies.work(f"desk:erase/{order}", idempotency_key(ctx), token, order)
 
     async def delegate(ctx: RunContext[Any], order: str, token: str) -> str:
         step, key = f"desk:delegate/{order}", idempotency_key(ctx)
@@ -69,16 +41,16 @@ def _desk(bodies: Bodies, payer: Agent[Any, Any]) -> Agent[Any, Any]:
     def stamp(ctx: RunContext[Any], order: str, token: str) -> str:
         step, key = f"desk:stamp/{order}", idempotency_key(ctx)
         time.sleep(bodies.begin(step, key, token))
-        return bodies.effect(step, _signed(order), key, token)
+        return bodies.effect(step, signed(order), key, token)
 
     async def charge(ctx: RunContext[Any], order: str, token: str) -> str:
         if ctx.tool_call_approved:
-            return await bodies.work(f"desk:charge/{order}", ctx, token, order)
-        await bodies.work(f"desk:ask-charge/{order}", ctx, token, "asked")
+            return await bodies.work(f"desk:charge/{order}", idempotency_key(ctx), token, order)
+        await bodies.work(f"desk:ask-charge/{order}", idempotency_key(ctx), token, "asked")
         raise ApprovalRequired()
 
     async def note(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"desk:note/{order}", ctx, token, order)
+        return await bodies.work(f"desk:note/{order}", idempotency_key(ctx), token, order)
 
     gated = [Tool(refund, requires_approval=True), Tool(erase, requires_approval=True)]
     return _agent("desk", bodies, [look, *gated, delegate, stamp, charge, note])
@@ -86,13 +58,13 @@ def _desk(bodies: Bodies, payer: Agent[Any, Any]) -> Agent[Any, Any]:
 
 def _payer(bodies: Bodies) -> Agent[Any, Any]:
     async def check(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"payer:check/{order}", ctx, token, order)
+        return await bodies.work(f"payer:check/{order}", idempotency_key(ctx), token, order)
 
     async def pay(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"payer:pay/{order}", ctx, token, order)
+        return await bodies.work(f"payer:pay/{order}", idempotency_key(ctx), token, order)
 
     async def record(ctx: RunContext[Any], order: str, token: str) -> str:
-        return await bodies.work(f"payer:record/{order}", ctx, token, order)
+        return await bodies.work(f"payer:record/{order}", idempotency_key(ctx), token, order)
 
     return _agent("payer", bodies, [check, Tool(pay, requires_approval=True), record])
 
@@ -119,7 +91,3 @@ def _call(name: str, token: str) -> ToolCallPart:
 def _told(messages: list[ModelMessage]) -> dict[str, Any]:
     parts = [part for message in messages for part in message.parts]
     return {part.tool_call_id: part.content for part in parts if isinstance(part, ToolReturnPart)}
-
-
-def _signed(result: str) -> str:
-    return f"{result} #{uuid.uuid4().hex[:8]}"
