@@ -145,23 +145,29 @@ class _Call:
         if not isinstance(given, dict):
             raise ModelBehaviorError(f"Invalid JSON input for tool {self._tool.name}: a JSON object is expected")
         try:
-            self.check(given)
+            self._check(given)
         except ValueError as error:
             raise ModelBehaviorError(f"Invalid JSON input for tool {self._tool.name}: {error}") from None
         return given
 
     def check(self, given: Mapping[str, Json]) -> dict[str, Json]:
-        """The arguments, if the tool takes them. Raises ValueError, saying what is wrong, if not."""
-        arguments = dict(given)
-        if has_infinite(arguments):
+        """A reviewer's arguments, if the tool takes them. Raises ValueError, saying what is wrong, if not."""
+        if (error := self._check(given)) is not None:
+            raise ValueError(f"they could not be checked ({type(error).__name__})") from error
+        return dict(given)
+
+    def _check(self, given: Mapping[str, Json]) -> Exception | None:
+        """Raise ValueError, saying what is wrong, for arguments that the tool does not take. Returns why its schema
+        says nothing of them: it may have another language's patterns."""
+        if has_infinite(dict(given)):
             raise ValueError("numbers have to be finite")
         try:
-            problem = best_match(_validator(to_json(self._tool.params_json_schema)).iter_errors(arguments))
-        except Exception:  # A schema that cannot be used, such as one with another language's patterns, says nothing.
-            return arguments
+            problem = best_match(_validator(to_json(self._tool.params_json_schema)).iter_errors(given))
+        except Exception as error:
+            return error
         if problem is not None:
             raise ValueError(schema_problem(problem)) from problem
-        return arguments
+        return None
 
     async def run(self, arguments: dict[str, Json]) -> Any:
         """Run the call, at once or after its ruling."""
