@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,11 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from interlock import Client, Run, RunFailedError
+from interlock import Client, Interlock, Run, RunFailedError
 from interlock.contracts import names
 from interlock.contracts.payloads import Decision, RunState, ToolCompletion
 from interlock.server import EmbeddedServer
@@ -36,6 +37,7 @@ HISTORIES = Path(__file__).parent / "histories"
 RELEASE = version("interlock")
 Ending = Callable[[RunningApp, str], Awaitable[dict[str, Run]]]
 ENDINGS: dict[str, Ending] = {}
+NO_CONFIG: Mapping[str, str] = {}
 _AT_ONCE = {"graceful_shutdown_timeout": timedelta(0)}  # One run waits in a tool for a person who never comes.
 
 
@@ -67,12 +69,13 @@ async def stuck(app: RunningApp, run: Run) -> Run:
     return run
 
 
-def path_of(name: str, workflow: str = names.AGENT_WORKFLOW) -> Path:
-    return HISTORIES / f"{workflow}.{name}.{RELEASE}.json"
+def path_of(name: str, workflow: str = names.AGENT_WORKFLOW, folder: Path = HISTORIES) -> Path:
+    return folder / f"{workflow}.{name}.{RELEASE}.json"
 
 
-def is_there(name: str) -> bool:
-    return any(path_of(name, workflow).exists() for workflow in (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW))
+def is_there(name: str, folder: Path) -> bool:
+    workflows = (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW)
+    return any(path_of(name, workflow, folder).exists() for workflow in workflows)
 
 
 @ending
@@ -101,7 +104,7 @@ async def completed_by_signals(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Refund two.")
     handle = app.client.temporal.get_workflow_handle(run.id)
     for settled in (0, 1):
-        await app.state(run, partial(_asks_after, settled))
+        await app.state(run, partial(asks_after, settled))
         (request,) = await run.approvals()
         decision = Decision(
             request_id=request.request_id, verdict="approve", decided_by="ann", decided_at=datetime.now(UTC)
@@ -111,7 +114,7 @@ async def completed_by_signals(app: RunningApp, name: str) -> dict[str, Run]:
     return {name: await ended(run)}
 
 
-def _asks_after(settled: int, state: RunState) -> bool:
+def asks_after(settled: int, state: RunState) -> bool:
     return (len(state.settled), len(state.requests)) == (settled, 1)
 
 
@@ -200,7 +203,7 @@ async def completed_new_limits(app: RunningApp, name: str) -> dict[str, Run]:
 async def completed_fork(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, f"{name}-source", "support", "Refund two.")
     for settled in (0, 1):
-        await app.state(run, partial(_asks_after, settled))
+        await app.state(run, partial(asks_after, settled))
         await run.decide(str(settled + 1), "approve", by="ann")
     await ended(run)
     fork = await app.client.fork(await app.client.plan_fork(run.id, at=5), id=name, requested_by="ann")
@@ -416,14 +419,14 @@ def _without_traces(document: Any) -> Any:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[RunningApp]:
+async def running(make: Callable[[], Interlock], config: Mapping[str, str]) -> AsyncIterator[RunningApp]:
     """The app at work on a server of its own, with nothing of this machine in what it calls itself."""
-    server = await EmbeddedServer.start(port=0, ui=False)
+    server = await EmbeddedServer.start(port=0, ui=False, dynamic_config=config)
     try:
         temporal = await TemporalClient.connect(
             server.address, identity="client", data_converter=pydantic_data_converter
         )
-        app, stop = make_app(), asyncio.Event()
+        app, stop = make(), asyncio.Event()
         client = Client(temporal, task_queue=app.settings.task_queue, stuck_seconds=0)
         worker = asyncio.create_task(run_worker(app, client, stop, identity="worker", **_AT_ONCE))
         try:
@@ -435,24 +438,46 @@ async def running() -> AsyncIterator[RunningApp]:
         await server.stop()
 
 
-async def export(*, force: bool) -> None:
-    """Write the histories of the endings that have none, or of all."""
-    HISTORIES.mkdir(exist_ok=True)
-    wanted = [name for name in ENDINGS if force or not is_there(name)]
+async def export(
+    *,
+    force: bool,
+    endings: Mapping[str, Ending] = ENDINGS,
+    folder: Path = HISTORIES,
+    make: Callable[[], Interlock] = make_app,
+    config: Mapping[str, str] = NO_CONFIG,
+) -> None:
+    """Write the histories of the endings that have none, or of all. config: of the server."""
+    wanted = [name for name in endings if force or not is_there(name, folder)]
     if wanted:
-        async with running() as app:
+        async with running(make, config) as app:
             for name in wanted:
-                await _write(app, await ENDINGS[name](app, name))
-    print(f"{len(wanted)} of {len(ENDINGS)} endings exported.")
+                for its, run in (await endings[name](app, name)).items():
+                    await _write(app, its, run, folder)
+    print(f"{len(wanted)} of {len(endings)} endings exported.")
 
 
-async def _write(app: RunningApp, runs: dict[str, Run]) -> None:
-    for name, run in runs.items():
-        history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
-        started = history.events[0].workflow_execution_started_event_attributes
-        path = path_of(name, started.workflow_type.name)
-        path.write_text(portable(history), encoding="utf-8")
+async def _write(app: RunningApp, name: str, run: Run, folder: Path) -> None:
+    """Write the run's executions: the last one by its name, those before it as what has gone on in another."""
+    executions: list[WorkflowHistory] = []
+    wanted: str | None = None
+    while wanted or not executions:
+        handle = app.client.temporal.get_workflow_handle(run.id, run_id=wanted)
+        executions.insert(0, await handle.fetch_history())
+        wanted = _started(executions[0]).continued_execution_run_id
+    for number, history in enumerate(executions, start=1):
+        its = name if history is executions[-1] else f"continued-{number}-before-{name}"
+        path = path_of(its, _started(history).workflow_type.name, folder)
+        _store(path, portable(history))
         print(f"{path.name}: {len(history.events)} events")
+
+
+def _started(history: WorkflowHistory) -> WorkflowExecutionStartedEventAttributes:
+    return history.events[0].workflow_execution_started_event_attributes
+
+
+def _store(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
