@@ -42,7 +42,7 @@ PLACES = [
 
 @dataclass(frozen=True)
 class Made:
-    """One of the calls of an answer. inside: whether an agent that is a tool makes it. gated: whether somebody is asked.
+    """One call of an answer. inside: whether an agent that is a tool makes it. gated: whether somebody is asked.
     late: in which places, and by how much."""
 
     call_id: str

@@ -18,6 +18,8 @@ from temporalio.service import RPCError
 from interlock import Interlock, MisconfiguredError, RefusedError, Run, RunFailedError
 from interlock.contracts.payloads import RunInput, SubRun
 from interlock.testing import RunningApp, eventually
+from tests.conformance.frameworks import FRAMEWORKS, Framework, app_of
+from tests.conformance.frameworks import Script as Turns
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
 
@@ -359,36 +361,38 @@ class SendsAnything(CompositePayloadConverter):
         ]
 
 
-@pytest.mark.parametrize(
-    ("args", "what"),
-    [
-        ([], "takes one input, and none was given"),
-        ([Unreadable()], "cannot be read: "),
-        (
-            [{"agent": "support", "prompt": "go", "parent": {"workflow_id": "x", "run_id": "zz", "agent_path": []}}],
-            "parent",
-        ),
-        ([None], "cannot be read: value"),
-        (["text"], "cannot be read: value"),
-        ([{}], "agent: Field required; prompt: Field required"),
-        ([{"agent": "support", "prompt": ""}], "prompt: Value error, must not be empty"),
-        ([{"agent": ["x"], "prompt": 1}], "agent: "),
-    ],
-    ids=str,
-)
-async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(
-    run_app: Running, args: list[Any], what: str
-) -> None:
-    async with run_app(Interlock([agent(Script("done"))])) as app:
-        config = app.client.temporal.config()
-        config["data_converter"] = DataConverter(payload_converter_class=SendsAnything)
-        handle = await TemporalClient(**config).start_workflow(
-            "AgentWorkflow", args=args, id=f"odd-{app.client.task_queue}", task_queue=app.client.task_queue
-        )
-        with pytest.raises(RunFailedError, match=what) as failed:
-            await app.client.attach(handle.id).result()
-        assert failed.value.error_type == "InvalidInputError"
-        assert await failed_tasks(app, app.client.attach(handle.id)) == 0
+ODD_INPUTS: list[tuple[list[Any], str]] = [
+    ([], "takes one input, and none was given"),
+    ([Unreadable()], "cannot be read: "),
+    (
+        [{"agent": "support", "prompt": "go", "parent": {"workflow_id": "x", "run_id": "zz", "agent_path": []}}],
+        "parent",
+    ),
+    ([None], "cannot be read: value"),
+    (["text"], "cannot be read: value"),
+    ([{}], "agent: Field required; prompt: Field required"),
+    ([{"agent": "support", "prompt": ""}], "prompt: Value error, must not be empty"),
+    ([{"agent": ["x"], "prompt": 1}], "agent: "),
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(run_app: Running, framework: Framework) -> None:
+    async with run_app(app_of(framework.agent(Turns("done")))) as app:
+
+        async def start(number: int, args: list[Any], what: str) -> None:
+            config = app.client.temporal.config()
+            config["data_converter"] = DataConverter(payload_converter_class=SendsAnything)
+            queue = app.client.task_queue
+            handle = await TemporalClient(**config).start_workflow(
+                "AgentWorkflow", args=args, id=f"odd-{number}-{queue}", task_queue=queue
+            )
+            with pytest.raises(RunFailedError, match=what) as failed:
+                await app.client.attach(handle.id).result()
+            assert failed.value.error_type == "InvalidInputError"
+            assert await failed_tasks(app, app.client.attach(handle.id)) == 0
+
+        await asyncio.gather(*(start(number, *odd) for number, odd in enumerate(ODD_INPUTS)))
 
 
 async def test_a_run_started_with_two_inputs_ends_and_says_so(run_app: Running) -> None:
