@@ -31,15 +31,13 @@ PLACE = " fail of tests.workflows.failing, line "
 
 
 def rows(*, all_kinds: bool) -> list[tuple[str, str]]:
-    """Every place with one kind of error; and every kind, or those that mean an end, in each sort of place."""
+    """Every place with one kind of error; and every kind in one place of each sort, or those that mean an end in every
+    place in the workflow."""
+    news = [(place, "new") for place in PLACES]
+    if not all_kinds:
+        return [*news, *((place, kind) for place in IN_WORKFLOW for kind in ENDING)]
     kinds = [kind for kind in KINDS if kind != "new"]
-    in_workflow, in_steps = (kinds, kinds) if all_kinds else (ENDING, [])
-    return [
-        *((place, "new") for place in PLACES),
-        *(("call model input filter", kind) for kind in in_workflow),
-        *(("async tool", kind) for kind in in_steps),
-        *((place, kind) for place in IN_WORKFLOW if place != "call model input filter" for kind in ENDING),
-    ]
+    return [*news, *((place, kind) for place in ("call model input filter", "async tool") for kind in kinds)]
 
 
 def expected(place: str, kind: str) -> Outcome:
