@@ -1,13 +1,10 @@
 """The worker's half: what pydantic-ai agents need around the workflow, and the check before an approved call runs."""
 
-import asyncio
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import anyio
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic_ai import Agent, RunContext
@@ -16,11 +13,9 @@ from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
-from temporalio import activity
-from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from interlock.activities.own_time import waiting_for_others
+from interlock.adapters._delegation import Delegation, begin
 from interlock.adapters._worker import AttemptInterceptor, check_ticket
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import Durable
@@ -31,10 +26,9 @@ from interlock.adapters.pydantic_ai._model_calls import priced
 from interlock.adapters.pydantic_ai._shown import tool_names, unmade_model
 from interlock.adapters.pydantic_ai._sub_runs import sub_run_input, sub_run_result
 from interlock.adapters.pydantic_ai.workflow import Runner
-from interlock.contracts import names
 from interlock.contracts.canonical import digest
-from interlock.contracts.errors import MisconfiguredError, RunFailedError
-from interlock.contracts.payloads import Account, Parent, Ticket
+from interlock.contracts.errors import MisconfiguredError
+from interlock.contracts.payloads import Ticket
 from interlock.contracts.ports import AgentRunner, Prices, SubRuns
 from interlock.retries import Retries
 
@@ -57,7 +51,7 @@ class PydanticAIAdapter:
     ) -> None:
         self._agents = agents
         self.prices = prices
-        self._sub_runs = sub_runs
+        self._delegation = Delegation(sub_runs, SubRunFailedError)
         self._durables = {name: _durable(name, agent) for name, agent in agents.items()}
         self._judged = {name: has_judges(agent) for name, agent in agents.items()}
         self.runners: dict[str, AgentRunner] = {}
@@ -99,53 +93,16 @@ class PydanticAIAdapter:
         return digest([toolset, tool, _definition(self._durables[agent], toolset, tool)])
 
     async def delegate(self, agent: str, ctx: RunContext[Any]) -> AgentRunResult[Any]:
-        """See `Delegating`.
-
-        The id of the new run comes from the key of the tool's call, so that a later attempt attaches to it, and so does
-        the call when it is run again by hand.
-        """
+        """See `Delegating`."""
         if agent not in self._agents:
             raise UserError(
                 f"Agent {agent!r} is run by a tool but is not one of this worker's agents "
                 f"({', '.join(sorted(self._agents))}). Add it to Interlock(agents=[...])."
             )
-        info = activity.info()
-        assert self._sub_runs
-        assert info.workflow_id
-        assert info.workflow_run_id
-        parent = Parent(workflow_id=info.workflow_id, run_id=info.workflow_run_id, agent_path=_path.get())
-        key, number = _key.get(), next(_sub_runs.get())
-        workflow_id = f"{info.workflow_id}/{agent}{names.sub_runs_place(key)}{number}"
-        key_root = digest([key, agent, number])[:32]
-        run = sub_run_input(agent, ctx, self._agents[agent], parent, _account.get(), key_root)
-        with waiting_for_others():
-            try:
-                output = await self._sub_runs.run(workflow_id, run, not_before=info.scheduled_time)
-            except RunFailedError as error:
-                if error.error_type == names.BUDGET_USED_UP:
-                    # The budget is that of this run too: it ends by it, whatever its tool would make of the error.
-                    raise ApplicationError(str(error), type=names.BUDGET_USED_UP, non_retryable=True) from error
-                raise SubRunFailedError(
-                    f"Agent {agent!r} failed ({error.error_type or error.status}): {error}"
-                ) from error
-            except asyncio.CancelledError:
-                with anyio.CancelScope(shield=True):
-                    if await self._nobody_waits(info.workflow_id):
-                        await self._sub_runs.cancel(workflow_id)
-                raise
+        output = await self._delegation.run(agent, partial(sub_run_input, agent, ctx, self._agents[agent]))
         result = sub_run_result(self._agents[agent], output)
         ctx.usage.incr(result.usage)
         return result
-
-    async def _nobody_waits(self, workflow_id: str) -> bool:
-        """Whether this attempt is cancelled since its run is cancelled or gone, or its tool has given the agent up.
-        Otherwise, as when its worker stops, the run goes on and the next attempt finds the agent's run."""
-        details = activity.cancellation_details()
-        if self._sub_runs is None:
-            return False
-        if details is None:
-            return not activity.is_worker_shutdown()
-        return details.cancel_requested or (details.not_found and await self._sub_runs.is_over(workflow_id))
 
 
 class _WorkerInterceptor(Interceptor):
@@ -168,23 +125,8 @@ class _Inbound(ActivityInboundInterceptor):
         if ticket := carried.get("interlock_ticket"):
             check_ticket(self._adapter, Ticket.model_validate(ticket), input.args[0].tool_args)
         current_worker.set(self._adapter)
-        _sub_runs.set(itertools.count(1))
-        _path.set(tuple(carried.get("interlock_path", ())))
-        _key.set(carried.get("interlock_key") or _place(activity.info()))
-        account = carried.get("interlock_account")
-        _account.set(Account.model_validate(account) if account else None)
+        begin(carried)
         return priced(await super().execute_activity(input), self._adapter.prices)
-
-
-_sub_runs: ContextVar[Iterator[int]] = ContextVar("interlock_sub_runs")
-_path: ContextVar[tuple[str, ...]] = ContextVar("interlock_path")
-_key: ContextVar[str] = ContextVar("interlock_key")
-_account: ContextVar[Account | None] = ContextVar("interlock_account", default=None)
-
-
-def _place(info: activity.Info) -> str:
-    """What stands for the key of an activity that is no tool call."""
-    return digest([info.workflow_run_id, info.activity_id])
 
 
 def _durable(name: str, agent: Agent[Any, Any]) -> Durable:
