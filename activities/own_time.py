@@ -60,10 +60,14 @@ class OwnTimeInterceptor(Interceptor):
 
 
 class _Outbound(ActivityOutboundInterceptor):
-    """Lets no sign of life out of an attempt that has hardly begun: each is a write on the server's side."""
+    """Lets no sign of life out of an attempt that has hardly begun: each is a write on the server's side. What an
+    attempt leaves to the next one goes out with every sign."""
+
+    _details: tuple[Any, ...] = ()
 
     def heartbeat(self, *details: Any) -> None:
         """See `ActivityOutboundInterceptor`."""
+        self._details = details = details or self._details
         age = datetime.now(UTC) - activity.info().started_time
         if details or age >= timedelta(seconds=_BEAT_SECONDS):
             super().heartbeat(*details)

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 from jsonschema import ValidationError as SchemaMismatch
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -24,7 +25,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.masking import masked_text
-from interlock.contracts.payloads import Carried, Fork, Json, MadeCall, RunInput, Ticket
+from interlock.contracts.payloads import Carried, Fork, Json, MadeCall, RunInput, Ticket, Usage
 from interlock.contracts.places import is_call, ranks
 from interlock.contracts.ports import ActivityPlan, FailedStep, Gate, GatedCall, Recovery, Ruling, activity_plan, place
 from interlock.retries import Retries
@@ -389,6 +390,15 @@ def may_have_happened(error: ActivityError, *, idempotent: bool) -> bool:
 def type_of(error: ActivityError) -> str | None:
     """The type of what a step failed with; None when that has none."""
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
+
+
+def used_in_vain(error: ActivityError) -> Usage:
+    """What the model calls in a step have used that failed, as far as it could say it."""
+    details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
+    try:
+        return Usage.model_validate(details[0])
+    except (IndexError, ValidationError):
+        return Usage()
 
 
 def timed_out(message: str) -> ActivityError:

@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         RunOutput,
         RunState,
         RunStatusName,
+        StepCalls,
         SubRun,
         ToolCompletion,
         Usage,
@@ -260,6 +261,11 @@ class AgentWorkflow:
     @submit_retry.validator
     def _check_retry(self, retry: Retry) -> None:
         self._stuck.check(retry)
+
+    @workflow.update(name=names.BEGIN_MODEL_CALL)
+    async def begin_model_call(self, asked: StepCalls) -> bool:
+        """A step asks whether its code may make a model call now. Fails when the run is about to end by its budget."""
+        return await self._ledger.begin_inside(asked)
 
     def _runner(self) -> AgentRunner:
         if self._unfit:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
         Usage,
         Verdict,
     )
-    from interlock.contracts.ports import GatedCall, ModelCall, Ruling
+    from interlock.contracts.ports import CallsInside, GatedCall, ModelCall, Ruling
     from interlock.workflows import meters
     from interlock.workflows.ledger import Ledger
     from interlock.workflows.reuse import Reuse
@@ -91,6 +91,10 @@ class ApprovalGate:
     def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:
         """See `Gate`."""
         return self._ledger.model_call(agent_path)
+
+    def step(self) -> AbstractContextManager[CallsInside]:
+        """See `Gate`."""
+        return self._ledger.step()
 
     def count(self, usage: Usage) -> None:
         """Take the usage of the run's own agents so far."""

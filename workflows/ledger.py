@@ -6,8 +6,8 @@ one may overtake, repeat or replace another.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -31,9 +31,10 @@ with workflow.unsafe.imports_passed_through():
         Limits,
         Message,
         RunInput,
+        StepCalls,
         Usage,
     )
-    from interlock.contracts.ports import GatedCall, ModelCall, Ruling
+    from interlock.contracts.ports import CallsInside, GatedCall, ModelCall, Ruling
     from interlock.workflows.books import OWN, UNPRICED, Books, beyond, larger, words
 
 _EXTENDS = (*Limits.model_fields, UNPRICED)
@@ -58,6 +59,8 @@ class Ledger:
         self._books = Books(run.budget)
         self._numbers = count(carried.claims + 1)  # Another than any before: each call claims at least once.
         self._calls: list[int] = []
+        self._step_numbers = count(1)
+        self._steps: dict[str, _Inside] = {}
         self._asking = False
         self._claims = count(carried.claims + 1)
         self._claimed = carried.claims
@@ -86,7 +89,12 @@ class Ledger:
     @property
     def total(self) -> Usage:
         """What the run, its judges and the runs below it have used."""
-        return self.own + self._elsewhere + self._books.below
+        return self._here + self._books.below
+
+    @property
+    def _here(self) -> Usage:
+        """What the run's own agents, its judges and the code of its steps have used."""
+        return sum((step.spent for step in self._steps.values()), self.own + self._elsewhere)
 
     @property
     def state(self) -> BudgetState | None:
@@ -148,6 +156,47 @@ class Ledger:
                 self._calls.remove(number)
                 self._book()
 
+    @contextmanager
+    def step(self) -> Iterator[CallsInside]:
+        """See `Gate`."""
+        number = str(next(self._step_numbers))
+        step = self._steps[number] = _Inside(number if self.account else "")
+        try:
+            yield step
+        finally:
+            del self._steps[number]
+            for call in step.calls:
+                self._calls.remove(call)
+            self._elsewhere += step.spent
+            self._book()
+
+    async def begin_inside(self, asked: StepCalls) -> bool:
+        """Let the code of a step make a model call; False when there is no room for it now.
+
+        Raises ApplicationError (`BudgetUsedUpError`) when there will be none.
+        """
+        step = self._steps.get(asked.step)
+        if step is None or not step.key:
+            return False  # Its attempt was given up.
+        step.spent = asked.used
+        while len(step.calls) >= asked.calls:
+            self._calls.remove(step.calls.pop(0))
+        number = next(self._numbers)
+        step.calls.append(number)
+        self._calls.append(number)
+        self._book()
+        await workflow.wait_condition(lambda: self._goes_on(number) or bool(self._lacks) or number not in self._calls)
+        if number not in self._calls:
+            return False
+        if self._may_begin(number):
+            return True
+        step.calls.remove(number)
+        self._calls.remove(number)
+        self._book()
+        if self._ended:
+            raise _used_up(self._ended, self.state)
+        return False
+
     def used(self, usage: Usage) -> None:
         """Take what one model call of the run's own agents has used."""
         self._called += usage
@@ -188,12 +237,12 @@ class Ledger:
     def _book(self) -> None:
         """Bring the books up to date, here or where they are kept."""
         if self._keeper is None:
-            self._books.claim(OWN, self.own + self._elsewhere, self._calls)
+            self._books.claim(OWN, self._here, self._calls)
             if self._books.budget is not None:
                 self._answer()
         else:
             # Tool calls are in no budget, and each of them would be another claim.
-            used = (self.own + self._elsewhere).model_copy(update={"tool_calls": 0})
+            used = self._here.model_copy(update={"tool_calls": 0})
             said = (used, tuple(self._calls), tuple(self._extensions), self._ended_by)
             if said == self._said:
                 return
@@ -341,6 +390,19 @@ class _Call:
     def used(self, usage: Usage) -> None:
         """See `ModelCall`."""
         self._ledger.used(usage)
+
+
+class _Inside:
+    """The model calls that the code of a step makes. calls: their numbers. spent: by those that have ended."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.calls: list[int] = []
+        self.spent = Usage()
+
+    def used(self, usage: Usage) -> None:
+        """See `CallsInside`."""
+        self.spent = larger(self.spent, usage)
 
 
 class _Post:

@@ -24,8 +24,9 @@ from agents import (
 from agents.tool_context import ToolContext
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json
+from temporalio.exceptions import ActivityError
 
-from interlock.adapters._calls import placed, planned
+from interlock.adapters._calls import placed, planned, type_of, used_in_vain
 from interlock.adapters.openai_agents._scope import current_scope, ending, usage_of
 from interlock.adapters.openai_agents._steps import step, until_done
 from interlock.contracts import names
@@ -69,10 +70,14 @@ class Callback(BaseModel):
 
 
 class CallbackResult(BaseModel):
-    """What a callback returned, as JSON, and the fields of the context that it changed."""
+    """What a callback returned, as JSON, and the fields of the context that it changed.
+
+    usage: of the model calls of agents that it ran; null when there were none.
+    """
 
     value: Json = None
     changes: dict[str, Json] = {}
+    usage: Used | None = None
 
 
 def recorded_agent(agent: Agent[Any], made: Agent[Any]) -> None:
@@ -225,18 +230,39 @@ async def _call(agent: str, callback: Callback, label: str, ctx: RunContextWrapp
     assert scope, "A recorded callback is only used inside a run."
     what, usage = f"{callback.kind} {label}", usage_of(ctx.usage, 0)
 
+    path = scope.path_to(agent)
+
     async def make() -> CallbackResult:
         context = scope.context.dump()
-        told = scope.told(scope.path_to(agent), callback.tool_call_id)
-        given = callback.model_copy(update={"context": context, "usage": usage, "serialized_run_context": told})
-        with planned(what, call=digest([callback.slot, callback.given])):
-            activity = names.callback_activity(agent, callback.kind)
-            result: CallbackResult = await step(activity, given, CallbackResult, scope.retries.tool)
+        told = scope.told(path, callback.tool_call_id)
+        with scope.gate.step() as inside:
+            told |= {"interlock_step": inside.key} if inside.key else {}
+            given = callback.model_copy(update={"context": context, "usage": usage, "serialized_run_context": told})
+            try:
+                with planned(what, call=digest([callback.slot, callback.given])):
+                    activity = names.callback_activity(agent, callback.kind)
+                    result: CallbackResult = await step(activity, given, CallbackResult, scope.retries.tool)
+            except ActivityError as error:
+                inside.used(used_in_vain(error))
+                raise
+            inside.used(result.usage or Used())
         scope.context.change(context, result.changes, f"The {what}")
         return result
 
+    async def within_the_budget() -> CallbackResult:
+        while True:
+            try:
+                return await make()
+            except ActivityError as error:
+                if type_of(error) == names.BUDGET_USED_UP and error.cause is not None:
+                    raise error.cause from None
+                if type_of(error) != names.NO_ROOM:
+                    raise
+            async with scope.gate.model_call(path):
+                pass  # There is room again, for a call of the agent that it runs.
+
     with ending(scope), placed(scope.place_of(callback.tool_call_id)) if callback.tool_call_id else nullcontext():
-        return (await until_done(scope, what, make)).value
+        return (await until_done(scope, what, within_the_budget)).value
 
 
 def as_json(value: Any) -> Json:

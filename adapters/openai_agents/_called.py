@@ -20,12 +20,12 @@ from agents.tool_context import ToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from openai.types.responses.response_output_item import McpApprovalRequest
 from pydantic import TypeAdapter
-from pydantic_core import to_json
 
 from interlock.adapters.openai_agents._callbacks import AGENT_HOOKS, RUN_HOOKS, Callback, CallbackResult, as_json
 from interlock.adapters.openai_agents._context import ContextType, changes_of
 from interlock.adapters.openai_agents._graph import Running, function_tools
 from interlock.adapters.openai_agents._hosted import label_of
+from interlock.adapters.openai_agents._results import typed_output
 from interlock.adapters.openai_agents._scope import sdk_usage
 from interlock.contracts.payloads import Usage as Used
 
@@ -73,7 +73,7 @@ class Callbacks:
         ):
             owner: Any = self._running.config if what.startswith("run.") else agent
             guardrail = getattr(owner, what.removeprefix("run."))[int(rest)]
-            about = _as_output(agent, given["about"]) if what.endswith("output_guardrails") else given["about"]
+            about = typed_output(agent, given["about"]) if what.endswith("output_guardrails") else given["about"]
             return _guarded(guardrail, await _result(guardrail.guardrail_function, ctx, agent, about))
         if what in ("tool_input_guardrails", "tool_output_guardrails"):
             return await self._tool_guardrail(agent, what, rest, ctx, given)
@@ -119,7 +119,7 @@ class Callbacks:
             return await self._tool(agent.name, given, ctx.context)
         if kind == "response":
             return _RESPONSE.validate_python(given)
-        return _as_output(agent, given) if kind == "output" else given
+        return typed_output(agent, given) if kind == "output" else given
 
 
 def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:
@@ -134,12 +134,6 @@ def _wrapper(agent: Agent[Any], callback: Callback, context: Any) -> Any:
         tool_arguments=callback.tool_args,
         agent=agent,
     )
-
-
-def _as_output(agent: Agent[Any], written: Any) -> Any:
-    """The agent's output as its guardrails know it."""
-    kind = agent.output_type
-    return written if kind is None or not isinstance(kind, type) else TypeAdapter(kind).validate_json(to_json(written))
 
 
 def _guarded(guardrail: Any, value: Any, kind: type[Any] = GuardrailFunctionOutput) -> Any:

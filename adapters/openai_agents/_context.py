@@ -65,30 +65,33 @@ class Context:
         return self._kind.dump(self.value)
 
     def change(self, before: Json, changes: Mapping[str, Json], step: str) -> None:
-        """Take over what a step has changed. before: what it was given. step: which one, for people.
+        """Take over what a step has changed; see `change`."""
+        change(self._kind, self.value, before, changes, step)
 
-        Steps that run side by side may change different fields. Raises ApplicationError, not retried, when a field was
-        changed meanwhile: what one of them wrote would be lost.
-        """
-        if not changes:
-            return
-        now = self.dump()
-        old, new = (value if isinstance(value, dict) else {} for value in (before, now))
-        if lost := sorted(
-            name for name in changes if new.get(name) != old.get(name) and new.get(name) != changes[name]
-        ):
-            raise ApplicationError(
-                f"{step} changed {', '.join(lost)} in the run's context, and so did a call beside it: one of the "
-                "changes would be lost. Let each tool write fields of its own, or turn parallel tool calls off.",
-                type=names.CONTEXT_CONFLICT,
-                non_retryable=True,
-            )
-        if isinstance(self.value, dict):
-            self.value.update(changes)
-            return
-        whole = self._kind.load({**new, **changes})
-        for name in _fields_of(self.value, changes):
-            setattr(self.value, name, getattr(whole, name))
+
+def change(kind: ContextType, value: Any, before: Json, changes: Mapping[str, Json], step: str) -> None:
+    """Take over into a context what a step has changed. before: what it was given. step: which one, for people.
+
+    Steps that run side by side may change different fields. Raises ApplicationError, not retried, when a field was
+    changed meanwhile: what one of them wrote would be lost.
+    """
+    if not changes:
+        return
+    now = kind.dump(value)
+    old, new = (one if isinstance(one, dict) else {} for one in (before, now))
+    if lost := sorted(name for name in changes if new.get(name) != old.get(name) and new.get(name) != changes[name]):
+        raise ApplicationError(
+            f"{step} changed {', '.join(lost)} in the run's context, and so did a call beside it: one of the "
+            "changes would be lost. Let each tool write fields of its own, or turn parallel tool calls off.",
+            type=names.CONTEXT_CONFLICT,
+            non_retryable=True,
+        )
+    if isinstance(value, dict):
+        value.update(changes)
+        return
+    whole = kind.load({**new, **changes})
+    for name in _fields_of(value, changes):
+        setattr(value, name, getattr(whole, name))
 
 
 def changes_of(before: Json, after: Json) -> dict[str, Json]:

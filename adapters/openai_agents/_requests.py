@@ -68,7 +68,7 @@ async def ask(
             raise _refused(error) from error
         raise
     values = {field.name: getattr(response, field.name) for field in fields(ModelResponse)}
-    return Answer(**values, cost_usd=_cost(name, response.usage, prices))
+    return Answer(**values, cost_usd=cost_of(name, response.usage, prices))
 
 
 async def _in_time(model: Model, options: Mapping[str, Any], sink: EventSink | None) -> ModelResponse:
@@ -185,7 +185,8 @@ def _delay(headers: Mapping[str, str]) -> timedelta | None:
         return None
 
 
-def _cost(name: str, usage: Usage, prices: Prices | None) -> Decimal | None:
+def cost_of(name: str, usage: Usage, prices: Prices | None) -> Decimal | None:
+    """What an answer of a model cost, by the name of the model; None where nobody knows."""
     used = usage_of(usage, 0)
     if prices is not None and (own := prices.cost_usd(name, used)) is not None:
         return own

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from agents import FunctionTool, ToolOutputFileContent, ToolOutputImage, ToolOutputText
-from pydantic import BaseModel, TypeAdapter
+from agents import Agent, AgentOutputSchema, FunctionTool, ToolOutputFileContent, ToolOutputImage, ToolOutputText
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from interlock.contracts.payloads import Json
@@ -58,6 +59,16 @@ def decoded(result: ToolResult, tool: FunctionTool) -> Any:
         if str(value) == result.text:
             return value
     return result.text
+
+
+def typed_output(agent: Agent[Any], written: Json) -> Any:
+    """An agent's output from its JSON, as those who run the agent know it."""
+    kind: Any = agent.output_type
+    kind = kind.output_type if isinstance(kind, AgentOutputSchema) else kind
+    try:
+        return written if kind is None else TypeAdapter(kind).validate_json(to_json(written))
+    except (PydanticUserError, ValidationError):
+        return written  # A function has made it of what tools returned, or the schema is one of the user's own.
 
 
 def _is_plain(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """`Runner.run` inside a run: the agent that is run there belongs to it."""
 
+import asyncio
 import dataclasses
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._graph import check_options
+from interlock.adapters.openai_agents._in_steps import step_here
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
 from interlock.adapters.openai_agents._settings import for_loop
 from interlock.adapters.openai_agents._traces import traced
@@ -22,7 +24,8 @@ _LOOP = AgentRunner()
 
 
 class InterlockRunner(AgentRunner):
-    """Runs agents that the workflow code of a run runs, such as those behind `Agent.as_tool`, as parts of it.
+    """Runs agents that the workflow code of a run runs, such as those behind `Agent.as_tool`, as parts of it, and those
+    that the code of its steps runs as `AgentsInSteps` says.
 
     Everywhere else it is the runner that was there before.
     """
@@ -32,6 +35,14 @@ class InterlockRunner(AgentRunner):
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         """See `Runner.run`."""
+        if (step := step_here()) is not None:
+            if step.delegates(starting_agent):
+                return await step.delegate(starting_agent, input, options)
+            counted = step.counted(options)
+            try:
+                return await self._before.run(starting_agent, input, **counted.options)
+            finally:
+                counted.close()
         scope = current_scope.get() if workflow.in_workflow() else None
         if scope is None:
             return await self._before.run(starting_agent, input, **options)
@@ -46,10 +57,26 @@ class InterlockRunner(AgentRunner):
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         """See `Runner.run_sync`."""
+        if (step := step_here()) is not None and _is_free():
+            if step.delegates(starting_agent):
+                return step.delegate_sync(starting_agent, input, options)
+            counted = step.counted(options)
+            try:
+                return self._before.run_sync(starting_agent, input, **counted.options)
+            finally:
+                counted.close()
         return self._before.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> Any:
         """See `Runner.run_streamed`. Inside a run each model answer comes as one event."""
+        if (step := step_here()) is not None:
+            if step.delegates(starting_agent):
+                return step.delegate_streamed(starting_agent, input, options)
+            counted = step.counted(options)
+            result = self._before.run_streamed(starting_agent, input, **counted.options)
+            if result.run_loop_task is not None:
+                result.run_loop_task.add_done_callback(counted.close)
+            return result
         scope = current_scope.get() if workflow.in_workflow() else None
         if scope is None:
             return self._before.run_streamed(starting_agent, input, **options)
@@ -70,6 +97,15 @@ def install() -> None:
     before = get_default_agent_runner()
     if not isinstance(before, InterlockRunner):
         set_default_agent_runner(InterlockRunner(before))
+
+
+def _is_free() -> bool:
+    """Whether this thread has no event loop at work, as `run_sync` wants it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _quiet(options: dict[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,8 @@ class Scope(CallScope):
             told["interlock_ticket"] = ticket.model_dump(mode="json")
         if key := current_key.get():
             told["interlock_key"] = key
+        if account := self.gate.account:
+            told["interlock_account"] = account.model_dump(mode="json")
         return told
 
 

@@ -24,10 +24,10 @@ from interlock.adapters._calls import (
     ask_about_outcome,
     edit_note,
     has_infinite,
+    is_lost,
     is_silent,
     kept,
     may_have_happened,
-    never,
     planned,
     schema_problem,
     settled,
@@ -112,7 +112,7 @@ async def _result(
         given_arguments = call.read(arguments)
     except ModelBehaviorError as error:
         return await call.told(error)
-    return await call.run(given_arguments)
+    return await call.to_its_end(given_arguments)
 
 
 @lru_cache(maxsize=256)
@@ -135,6 +135,9 @@ class _Call:
         self._tool = tool
         self._ctx = ctx
         self._path = scope.path_to(agent.name)
+        self._keys: dict[str, None] = {}
+        self._key = ""
+        self._ended = 0
 
     def read(self, arguments: str) -> dict[str, Json]:
         """The model's arguments. Raises ModelBehaviorError when the tool would not take them."""
@@ -168,6 +171,20 @@ class _Call:
         if problem is not None:
             raise ValueError(schema_problem(problem)) from problem
         return None
+
+    async def to_its_end(self, arguments: dict[str, Json]) -> Any:
+        """Run the call, and end what it has left at work: nobody waits for the agents that it has started."""
+        try:
+            result = await self.run(arguments)
+        except Exception:
+            await self._end_agents()
+            raise
+        await self._end_agents()
+        return result
+
+    async def _end_agents(self) -> None:
+        for key in self._keys:
+            await self._scope.recovery.end_agents(key)
 
     async def run(self, arguments: dict[str, Json]) -> Any:
         """Run the call, at once or after its ruling."""
@@ -212,8 +229,11 @@ class _Call:
             return await self._run_of_agent(arguments)
         context = self._scope.context.dump()
         label, call = call_label(self._tool.name, arguments), digest([self._tool.qualified_name, arguments])
-        body = CallAtWork(never)
-        with planned(label, ticket, call=call, key=self._scope.key_of(self._at, call), body=body):
+        self._key = key = self._scope.key_of(self._at, call)
+        self._keys[key] = None
+        self._ended = self._scope.recovery.agents_of(key)[1]
+        body = CallAtWork(self._waits_in_vain)
+        with planned(label, ticket, call=call, key=key, body=body):
             given = CallInput(
                 name=self._tool.qualified_name,
                 tool_args=arguments,
@@ -245,12 +265,24 @@ class _Call:
         once = ticket is not None and not is_idempotent(self._tool)  # One approval, one execution.
         return dataclasses.replace(policy, maximum_attempts=1) if once else policy
 
+    def _waits_in_vain(self) -> bool:
+        """Whether the run ends while the call waits for an agent, which may wait for a person."""
+        return self._has_agent() and self._scope.is_in_vain()
+
+    def _has_agent(self) -> bool:
+        """Whether the call has started an agent."""
+        return self._scope.recovery.agents_of(self._key)[0] > self._ended
+
     async def _failed(self, error: ActivityError, arguments: dict[str, Json], ticket: Ticket | None) -> Any:
         """What becomes of a call that failed: a ruling, text for the model, or None to run it again."""
+        if type_of(error) == names.BUDGET_USED_UP and error.cause is not None:
+            raise error.cause from None  # Of the run of an agent in the tool, and so of this run too.
         if type_of(error) == names.TOOL_CHANGED:
             return None  # What was approved is not what would run: the person is asked again.
         if ticket is not None and may_have_happened(error, idempotent=is_idempotent(self._tool)):
             return await ask_about_outcome(self._scope, self._gated("outcome", arguments, ticket), ticket, error)
+        if is_lost(error) and self._has_agent():
+            return None  # It waited for an agent; another attempt finds that one again.
         if (text := _told_by_tool(error)) is not None and not is_silent(error):
             return text
         if self._scope.is_ending:

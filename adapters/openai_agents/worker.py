@@ -25,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Interceptor
 
 from interlock.adapters._calls import current_key
+from interlock.adapters._delegation import Delegation
 from interlock.adapters._worker import AttemptInterceptor, check_ticket
 from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult
 from interlock.adapters.openai_agents._called import Callbacks
@@ -32,6 +33,7 @@ from interlock.adapters.openai_agents._context import changes_of, context_type
 from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
 from interlock.adapters.openai_agents._graph import Running, function_tools, graph_of
 from interlock.adapters.openai_agents._hosted import hosted_connection
+from interlock.adapters.openai_agents._in_steps import AgentsInSteps
 from interlock.adapters.openai_agents._model import INSTANCE, OF_ALL, Answer, RequestInput
 from interlock.adapters.openai_agents._requests import ask
 from interlock.adapters.openai_agents._results import ToolResult, encoded
@@ -39,6 +41,7 @@ from interlock.adapters.openai_agents._runner import install
 from interlock.adapters.openai_agents._scope import sdk_usage
 from interlock.adapters.openai_agents._servers import ListInput, Servers, connection_of, server_of, toolset_of
 from interlock.adapters.openai_agents._shown import tool_names, unmade_model
+from interlock.adapters.openai_agents._sub_runs import SubRunFailedError
 from interlock.adapters.openai_agents._tools import CallInput
 from interlock.adapters.openai_agents._traces import keep_here, send
 from interlock.adapters.openai_agents._versions import check_versions
@@ -77,7 +80,6 @@ class OpenAIAgentsAdapter:
     ) -> None:
         check_versions()
         self._agents = graph_of(agents)
-        self._sub_runs = sub_runs
         self._context = context_type(self._agents.values())
         self._running = running = Running(run_config or RunConfig(), run_hooks)
         self._provider = _Provider(self._agents, running.config)
@@ -88,6 +90,8 @@ class OpenAIAgentsAdapter:
         self.runners: dict[str, AgentRunner] = {
             name: Runner(agent, self._agents, self._context, retries, running) for name, agent in agents.items()
         }
+        delegation = Delegation(sub_runs, SubRunFailedError)
+        self._inside = AgentsInSteps(agents, self._agents, self._context, delegation, prices)
         self.activities = [one for name in self._agents for one in self._activities_of(name)]
         self.child_workflows: list[type] = []
         self.interceptors: list[Interceptor] = [AttemptInterceptor()]
@@ -162,7 +166,8 @@ class OpenAIAgentsAdapter:
     def _callback_activity(self, agent: str, kind: str) -> Callable[..., Any]:
         @activity.defn(name=names.callback_activity(agent, kind))
         async def callback(call: Callback) -> CallbackResult:
-            return await self._callbacks.call(agent, call)
+            with self._inside.step(call.serialized_run_context, tool=False) as step:
+                return await step.ended(self._callbacks.call(agent, call))
 
         return callback
 
@@ -189,7 +194,8 @@ class OpenAIAgentsAdapter:
             agent=self._agents[agent],
         )
         current_key.set(str(about.get("interlock_key", "")))
-        output = await _invoked(tool, ctx, arguments, self._servers.using([server] if server else []))
+        with self._inside.step(about, tool=True):
+            output = await _invoked(tool, ctx, arguments, self._servers.using([server] if server else []))
         return encoded(output, changes_of(before, self._context.dump(context)))
 
 
@@ -219,7 +225,7 @@ async def _invoked(
             what.message,
             *([{"told": text}] if isinstance(text, str) else []),
             type=what.type,
-            non_retryable=isinstance(error, ModelBehaviorError),
+            non_retryable=isinstance(error, ModelBehaviorError | SubRunFailedError),
         ) from error
 
 

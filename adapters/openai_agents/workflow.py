@@ -157,12 +157,15 @@ class Runner:
                 "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
             )
         messages = written(result.to_input_list())
-        return RunOutput(
+        output = RunOutput(
             output=written(result.final_output),
             messages=messages,
             new_from=_new_from(run, messages),
             last_response_id=result.last_response_id,
         )
+        if run.parent is None:
+            return output
+        return output.model_copy(update={"last_agent": result.last_agent.name, "deps": scope.context.dump()})
 
     def _beginning(self, run: RunInput) -> tuple[Agent[Any], Any, str | None]:
         if run.carried is None:

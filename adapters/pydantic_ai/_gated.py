@@ -45,6 +45,7 @@ from interlock.adapters._calls import (
     shielded,
     timed_out,
     type_of,
+    used_in_vain,
 )
 from interlock.adapters.pydantic_ai._json import as_json, as_json_object
 from interlock.adapters.pydantic_ai._scope import Deferral, InterlockRunContext, Scope, current_scope
@@ -52,7 +53,7 @@ from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.failures import problems
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket, Usage
+from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
 from interlock.contracts.ports import GatedCall, Ruling
 
 IDEMPOTENT = "idempotent"
@@ -408,16 +409,7 @@ async def _judge(scope: Scope, kind: RequestKind, call: _Call, asked: Deferral) 
         if is_cancelled_exception(error):
             raise
         # A judge that fails or takes too long settles nothing.
-        return JudgeVerdict(verdict="ask", usage=_used_in_vain(error))
-
-
-def _used_in_vain(error: ActivityError) -> Usage:
-    """What judges have used that failed, as far as they could say it."""
-    details = error.cause.details if isinstance(error.cause, ApplicationError) else ()
-    try:
-        return Usage.model_validate(details[0])
-    except (IndexError, ValidationError):
-        return Usage()
+        return JudgeVerdict(verdict="ask", usage=used_in_vain(error))
 
 
 def _waiting_when_called(tool: ToolsetTool[Any], ctx: RunContext[Any]) -> ToolsetTool[Any]:

@@ -13,6 +13,7 @@ from agents import (
     Model,
     ModelBehaviorError,
     ModelResponse,
+    Runner,
     ToolGuardrailFunctionOutput,
     ToolInputGuardrail,
     ToolInputGuardrailData,
@@ -133,11 +134,15 @@ class Tool:
 
 @dataclass(frozen=True)
 class Inner:
-    """An agent as the tool `ask_NAME(input)` of another one."""
+    """An agent as the tool `ask_NAME(input)` of another one.
+
+    in_body: the code of the tool runs it, in an activity, where it becomes a run of its own.
+    """
 
     name: str
     agent: Any
     gated: bool = False
+    in_body: bool = False
 
 
 @dataclass
@@ -193,7 +198,7 @@ class Framework(Protocol):
 
 
 class PydanticAI:
-    """pydantic-ai. An inner agent runs in the workflow; one in a tool's activity would be a run of its own."""
+    """pydantic-ai. An inner agent runs in the workflow unless it is to run in the tool's body."""
 
     name = "pydantic-ai"
     denied = "The tool call was denied."
@@ -252,8 +257,8 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
         async def ask(input: str) -> Any:
             return (await tool.agent.run(input)).output
 
-        in_workflow = {"temporal": False}
-        return PydanticTool(ask, name=f"ask_{tool.name}", requires_approval=gated, metadata=in_workflow)
+        where = None if tool.in_body else {"temporal": False}
+        return PydanticTool(ask, name=f"ask_{tool.name}", requires_approval=gated, metadata=where)
 
     async def work(ctx: RunContext[Any], order: str, amount: float) -> Any:
         try:
@@ -377,6 +382,14 @@ def _from_openai_agents(item: Any) -> Said:
 
 
 def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
+    if isinstance(tool, Inner) and tool.in_body:
+
+        async def ask(input: str) -> Any:
+            return (await Runner.run(tool.agent, input)).final_output
+
+        return function_tool(
+            ask, name_override=f"ask_{tool.name}", failure_error_function=None, needs_approval=tool.gated
+        )
     if isinstance(tool, Inner):
         made: FunctionTool = tool.agent.as_tool(f"ask_{tool.name}", "", needs_approval=tool.gated)
         return made

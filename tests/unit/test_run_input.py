@@ -1,7 +1,7 @@
 """An input that an agent cannot take ends its run by name; it must never leave the run in endless retries."""
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.adapters.pydantic_ai.workflow import Runner
 from interlock.contracts import names
 from interlock.contracts.payloads import RunInput, RunOutput, Usage
-from interlock.contracts.ports import GatedCall, ModelCall, Ruling
+from interlock.contracts.ports import CallsInside, GatedCall, ModelCall, Ruling
 from interlock.retries import Retries
 from interlock.workflows.reuse import Reuse
 from interlock.workflows.stuck import StuckSteps
@@ -36,6 +36,9 @@ class Counting:
 
     def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:
         raise AssertionError(agent_path)
+
+    def step(self) -> AbstractContextManager[CallsInside]:
+        raise AssertionError
 
 
 class Tenant(BaseModel):

@@ -23,6 +23,7 @@ SUBMIT_TOOL_RESULT: Final = "submit_tool_result"
 SUBMIT_RETRY: Final = "submit_retry"
 TAKE_TURN: Final = "take_turn"
 END_TURN: Final = "end_turn"
+BEGIN_MODEL_CALL: Final = "begin_model_call"
 
 # Queries: nouns that change nothing.
 STATUS: Final = "status"
@@ -105,6 +106,7 @@ NOT_SERIALIZABLE: Final = "PydanticSerializationError"
 WORKER_SHUTDOWN: Final = "WorkerShutdown"
 NOT_REGISTERED: Final = "NotFoundError"
 TIMED_OUT: Final = "ToolTimeoutError"
+NO_ROOM: Final = "NoRoomError"
 
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"

@@ -214,6 +214,18 @@ class Grant(Message):
     state: BudgetState
 
 
+class StepCalls(Message):
+    """What a step says to its run before its code makes a model call of its own, when the run has a budget.
+
+    step: as the run has told it. used: by the step's calls that have ended, those of failed attempts too. calls: how
+    many are under way at once, the one that is to begin among them.
+    """
+
+    step: Annotated[str, Field(max_length=100)]
+    used: Usage = Usage()
+    calls: Annotated[int, Field(ge=1, le=10_000)] = 1
+
+
 class Parent(Payload):
     """The run whose tool started this one. agent_path: from the root agent to the one whose tool it was."""
 
@@ -251,6 +263,8 @@ class RunOutput(Payload):
     new_from: how many of all messages, the first ones, are from before the run.
     turn: which turn of its session the run was; null without a session, or when nothing was added to it.
     last_response_id: of the last answer of its models, as their provider knows it; null where there is none.
+    last_agent, deps: of a run that a tool started, where its framework has them: the name of the agent that gave the
+    output, and the dependencies as the run has changed them.
     """
 
     output: Json = None
@@ -259,6 +273,8 @@ class RunOutput(Payload):
     new_from: int = 0
     turn: int | None = None
     last_response_id: str | None = None
+    last_agent: str = ""
+    deps: Json = None
 
 
 RunStatusName = Literal[

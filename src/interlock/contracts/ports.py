@@ -1,7 +1,7 @@
 """What workflow code and the adapters' deterministic halves promise each other."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -82,6 +82,19 @@ class ModelCall(Protocol):
         ...
 
 
+class CallsInside(Protocol):
+    """The model calls that the code of one step makes by itself.
+
+    key: what the step names itself by in `StepCalls`; empty without a budget, when it need not ask.
+    """
+
+    key: str
+
+    def used(self, usage: Usage) -> None:
+        """Take what the step says, at its end, that they have used; also when it has failed."""
+        ...
+
+
 class Gate(Protocol):
     """Where a gated call waits. Many may wait at once; each goes on at its own answer."""
 
@@ -99,6 +112,12 @@ class Gate(Protocol):
 
         Entering waits while the run's budget is used up. Raises ApplicationError (`BudgetUsedUpError`, not retried),
         which has to end the run, when it stays so.
+        """
+        ...
+
+    def step(self) -> AbstractContextManager[CallsInside]:
+        """Enter it around an activity whose code may make model calls by itself: each asks by the update
+        `begin_model_call`. One that has no room does not wait there: enter `model_call`, which waits, and start again.
         """
         ...
 

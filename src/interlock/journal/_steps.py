@@ -139,7 +139,11 @@ class Steps:
             change |= {"bytes_out": size(attributes.result)} | _came_back(step, result)
         elif status != "cancelled":
             kind, message = await self._decoder.failure(attributes.failure)
-            if step.kind == "judge":  # Judges that failed say what they have used up to there.
+            if step.kind in (
+                "judge",
+                "predicate",
+                *_CALLBACKS,
+            ):  # Those that failed say what they have used up to there.
                 used = await self._decoder.first(attributes.failure.application_failure_info.details)
                 change |= {"usage": usage_in(used)}
             change |= {"error": error_text(kind, message), "error_type": kind or _TIMEOUT.get(status)}
@@ -252,11 +256,13 @@ def _came_back(step: Step, result: Any) -> dict[str, Any]:
         return _tool_result(result)
     if step.kind == "judge" and isinstance(result, dict):
         return {"usage": usage_in(result.get("usage")), "outcome": cut(text_in(result, "verdict"), 50)}
+    said = result if isinstance(result, dict) else {}
+    used = {"usage": usage_in(said.get("usage") or said.get("usage_delta"))}
     if step.kind == "predicate":
-        return {"outcome": _predicate_outcome(step, result)}
-    if step.kind == "guardrail" and isinstance(result, dict):
-        return {"outcome": _guardrail_outcome(result.get("value"))}
-    return {"usage": usage_in(result.get("usage_delta")) if isinstance(result, dict) else None}
+        return {**used, "outcome": _predicate_outcome(step, result)}
+    if step.kind == "guardrail":
+        return {**used, "outcome": _guardrail_outcome(said.get("value"))}
+    return used
 
 
 def _predicate_outcome(step: Step, result: Any) -> str:
