@@ -247,14 +247,12 @@ def _with_usage(error: Exception, used: Usage) -> Exception:
     """The failure of an attempt, with what its model calls have used."""
     if used == Usage():
         return error
-    if isinstance(error, ApplicationError):
-        final, later = error.non_retryable, error.next_retry_delay
-    else:
-        final, later = False, None
-    what = told(error)
-    return ApplicationError(
-        what.message, used.model_dump(mode="json"), type=what.type, non_retryable=final, next_retry_delay=later
-    )
+    spent = used.model_dump(mode="json")
+    if not isinstance(error, ApplicationError):
+        what = told(error)
+        return ApplicationError(what.message, spent, type=what.type)
+    final, later = error.non_retryable, error.next_retry_delay
+    return ApplicationError(error.message, spent, type=error.type, non_retryable=final, next_retry_delay=later)
 
 
 current_step: ContextVar[StepAgents | None] = ContextVar("interlock_openai_step", default=None)

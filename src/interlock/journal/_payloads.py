@@ -124,6 +124,9 @@ def model_usage_in(response: Any) -> Usage | None:
     used = usage_in(response.get("usage"), requests=1) if isinstance(response, dict) else None
     if used is None:
         return None
+    if "cost_usd" in response:  # The answers of OpenAI agents say it beside their usage.
+        cost = _cost_in(response)
+        used = used + (Usage(unpriced=1) if cost is None else Usage(cost_usd=cost))
     attempts = response.get("failed_attempts")
     billed = [response, *(one for one in (attempts if isinstance(attempts, list) else []) if isinstance(one, dict))]
     for one in billed:
