@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 async def step(activity: str, given: Any, kind: Any, policy: RetryPolicy) -> Any:
     """What an activity of the adapter's returns. kind: its type. policy: without what is never tried again."""
-    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE]
+    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE, names.SUB_RUN_FAILED]
     handle = workflow.start_activity(
         activity,
         given,

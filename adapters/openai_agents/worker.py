@@ -225,7 +225,7 @@ async def _invoked(
             what.message,
             *([{"told": text}] if isinstance(text, str) else []),
             type=what.type,
-            non_retryable=isinstance(error, ModelBehaviorError | SubRunFailedError),
+            non_retryable=isinstance(error, ModelBehaviorError),
         ) from error
 
 

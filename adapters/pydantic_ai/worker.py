@@ -1,7 +1,7 @@
 """The worker's half: what pydantic-ai agents need around the workflow, and the check before an approved call runs."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 

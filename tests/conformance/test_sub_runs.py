@@ -103,7 +103,7 @@ async def test_a_failed_agent_in_a_tool_fails_the_run_with_its_reason(framework:
 
 
 async def test_a_failed_agent_is_started_over_when_its_call_is_retried(framework: Framework, run_app: RunApp) -> None:
-    first = [True]
+    first, desk = [True], Desk()
 
     def breaks_once(said: list[Said]) -> str:
         if first:
@@ -111,7 +111,7 @@ async def test_a_failed_agent_is_started_over_when_its_call_is_retried(framework
             raise ZeroDivisionError("division by zero")
         return "inner done"
 
-    inner = framework.agent(Script(breaks_once), name="worker")
+    inner = framework.agent(Script(PAY, breaks_once), name="worker", tools=[Tool(body=desk)])
     script = Script([ask("worker", "d")], "done")
     outer = framework.agent(script, tools=[Inner("worker", inner, in_body=True)])
     async with run_app(app_of(outer, inner, stuck_seconds=60)) as app:
@@ -125,6 +125,9 @@ async def test_a_failed_agent_is_started_over_when_its_call_is_retried(framework
         await run.result()
 
     assert script.results() == {"d": "inner done"}
+    # The same call has the same key, so that whatever it does elsewhere is not done twice.
+    assert [made.order for made in desk.made] == ["A-1", "A-1"]
+    assert len({made.key for made in desk.made}) == 1
 
 
 async def test_an_agent_in_a_tool_that_the_app_does_not_have_is_refused_by_name(

@@ -1,7 +1,9 @@
 """Agents of the OpenAI Agents SDK that the code of tools runs: what goes into their runs, and what comes back."""
 
 import asyncio
+import json
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from pydantic import BaseModel
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries, RunFailedError
+from interlock.server import EmbeddedServer
+from tests.conformance.conftest import app_runner
 from tests.conftest import Running
 from tests.openai_agents.scripts import Script, agent, call, message
 from tests.openai_agents.test_agents import replays
@@ -302,6 +306,92 @@ async def test_an_agent_that_its_tool_gives_up_asks_nobody_any_more_and_its_usag
 
     assert (script.results(), ended.value.status) == ({"d": "left at work"}, "cancelled")
     assert output.usage.requests == 3
+
+
+async def test_a_later_attempt_of_a_tool_finds_the_agent_that_the_first_has_run(run_app: Running) -> None:
+    inner_script, fails = Script("inner done"), [True]
+    inner = agent(inner_script, name="inner")
+
+    @function_tool(failure_error_function=None)
+    async def delegate() -> str:
+        output = (await Runner.run(inner, "go")).final_output
+        if fails:
+            fails.clear()
+            raise ConnectionError
+        return str(output)
+
+    script = Script([call("delegate", "d")], "done")
+    quick = Retries(tool=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=2))
+    async with run_app(Interlock([agent(script, tools=[delegate]), inner], retries=quick)) as app:
+        output = await (await app.client.start("support", "help")).result()
+
+    assert (script.results(), inner_script.calls, output.usage.requests) == ({"d": "inner done"}, 1, 3)
+
+
+async def test_a_failed_agent_in_a_tool_is_not_tried_again_by_itself(run_app: Running) -> None:
+    inner = agent(Script(lambda items: 1 / 0), name="inner")  # type: ignore[arg-type,return-value]
+    entered: list[str] = []
+
+    @function_tool(failure_error_function=None)
+    async def delegate() -> str:
+        entered.append("entered")
+        return str((await Runner.run(inner, "go")).final_output)
+
+    once = Retries(model=RetryPolicy(maximum_attempts=1))
+    build = Interlock([agent(Script([call("delegate", "d")], "done"), tools=[delegate]), inner], retries=once)
+    async with run_app(build) as app:
+        run = await app.client.start("support", "help")
+        with pytest.raises(RunFailedError, match=r"Agent 'inner' failed \(ZeroDivisionError\)"):
+            await run.result()
+
+    assert entered == ["entered"]
+
+
+async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServer) -> None:
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    inner_script = Script([call("pay", "p")], "inner done")
+    inner = agent(inner_script, name="payer", tools=[pay])
+
+    @function_tool(failure_error_function=None)
+    def delegate() -> str:
+        return str(Runner.run_sync(inner, "go").final_output)
+
+    script = Script([call("delegate", "d")], "done")
+    build, run_app = Interlock([agent(script, tools=[delegate]), inner]), app_runner(server, 1_000)
+    async with run_app(build) as app:
+        run = await app.client.start("support", "help")
+        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+        inside = app.client.attach(sub_run.workflow_id)
+        await app.requests(inside, 1)
+    async with run_app(build, queue=app.client.task_queue):
+        await inside.decide("1", "approve")
+        await run.result()
+
+    assert (script.results(), inner_script.calls) == ({"d": "inner done"}, 2)
+
+
+async def test_an_agent_in_a_tool_of_a_streamed_run_is_streamed(run_app: Running) -> None:
+    inner = agent(Script("inner done"), name="inner")
+
+    @function_tool
+    async def delegate() -> str:
+        return str((await Runner.run(inner, "go")).final_output)
+
+    build = Interlock([agent(Script([call("delegate", "d")], "done"), tools=[delegate]), inner])
+    streamed: list[bool] = []
+    async with run_app(build) as app:
+        for stream in (True, False):
+            run = await app.client.start("support", "help", stream=stream)
+            await run.result()
+            (sub_run,) = (await run.state()).sub_runs
+            history = await app.client.temporal.get_workflow_handle(sub_run.workflow_id).fetch_history()
+            started = history.events[0].workflow_execution_started_event_attributes
+            streamed.append(json.loads(started.input.payloads[0].data)["options"]["stream"])
+
+    assert streamed == [True, False]
 
 
 async def test_outside_of_a_run_an_agent_in_a_tool_is_the_sdks_own() -> None:

@@ -107,6 +107,7 @@ WORKER_SHUTDOWN: Final = "WorkerShutdown"
 NOT_REGISTERED: Final = "NotFoundError"
 TIMED_OUT: Final = "ToolTimeoutError"
 NO_ROOM: Final = "NoRoomError"
+SUB_RUN_FAILED: Final = "SubRunFailedError"
 
 # Patches: changes of workflow code that runs begun before must not see.
 CONTINUE_AS_NEW: Final = "2026-11-continue-as-new"
