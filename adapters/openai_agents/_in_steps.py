@@ -9,7 +9,6 @@ import copy
 from collections.abc import Awaitable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from agents import Agent, ModelResponse, RunConfig, RunHooks, RunResult, RunResultStreaming
@@ -25,6 +24,7 @@ from temporalio.exceptions import ApplicationError
 from interlock.adapters._delegation import Delegation, begin
 from interlock.adapters.openai_agents._callbacks import RUN_HOOKS, CallbackResult
 from interlock.adapters.openai_agents._context import ContextType, change, changes_of
+from interlock.adapters.openai_agents._delegation import current_step
 from interlock.adapters.openai_agents._requests import cost_of
 from interlock.adapters.openai_agents._scope import usage_of
 from interlock.adapters.openai_agents._sub_runs import misconfigured, sub_run_input, sub_run_result, wrapped
@@ -87,8 +87,7 @@ class StepAgents:
         self.used = Usage.model_validate(before[0]) if before else Usage()
 
     def delegates(self, agent: Agent[Any]) -> bool:
-        """Whether the agent becomes a run of its own. Raises ApplicationError (`MisconfiguredError`) where it has to,
-        and cannot."""
+        """See `Delegating`."""
         if self._app.roots.get(agent.name) is agent:
             return True
         if not self._tool:
@@ -105,7 +104,7 @@ class StepAgents:
         )
 
     async def delegate(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResult:
-        """Run the agent as a run of its own and hand its result back."""
+        """See `Delegating`."""
         app, context = self._app, wrapped(options).context
         deps = None if context is None else app.context.dump(context)
         given = copy.copy(input)
@@ -115,13 +114,13 @@ class StepAgents:
         return sub_run_result(agent, app.agents, given, options, output)
 
     def delegate_sync(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResult:
-        """`delegate` for a tool that works in a thread."""
+        """See `Delegating`."""
         waiting = asyncio.run_coroutine_threadsafe(self.delegate(agent, input, options), self._loop)
         self._threads.append(waiting)
         return waiting.result()
 
     def delegate_streamed(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResultStreaming:
-        """`delegate` for code that reads events: they come when the run has ended. `runs watch` shows it as it goes."""
+        """See `Delegating`."""
         result = RunResultStreaming(
             input=input,
             new_items=[],
@@ -153,7 +152,7 @@ class StepAgents:
         return result
 
     def counted(self, options: Mapping[str, Any]) -> "_Counted":
-        """What an agent that is not the app's is run with, so that its model calls count as those of the run."""
+        """See `Delegating`."""
         return _Counted(self, options)
 
     async def begin(self) -> None:
@@ -191,7 +190,7 @@ class StepAgents:
 
 
 class _Counted:
-    """One run of an agent that is not the app's. options: of `Runner.run`."""
+    """See `Counted`."""
 
     def __init__(self, step: StepAgents, options: Mapping[str, Any]) -> None:
         self._step = step
@@ -201,7 +200,7 @@ class _Counted:
         self.options = {**options, "hooks": self._hooks(options.get("hooks") or RunHooks())}
 
     def close(self, *_: object) -> None:
-        """The run has ended, and with it the calls of it that have failed."""
+        """See `Counted`."""
         self._step.under_way -= self._under_way
         self._under_way = 0
 
@@ -236,8 +235,9 @@ async def _why_refused(asked: StepCalls) -> ApplicationError | None:
         if await run.execute_update(names.BEGIN_MODEL_CALL, asked, result_type=bool):
             return None
     except WorkflowUpdateFailedError as error:
-        what = told(error.cause)
-        return ApplicationError(what.message, type=what.type, non_retryable=True)
+        if not isinstance(cause := error.cause, ApplicationError):
+            raise
+        return ApplicationError(cause.message, type=cause.type, non_retryable=True)
     return ApplicationError(
         "The budget of the run has no room for another model call.", type=names.NO_ROOM, non_retryable=True
     )
@@ -253,11 +253,3 @@ def _with_usage(error: Exception, used: Usage) -> Exception:
         return ApplicationError(what.message, spent, type=what.type)
     final, later = error.non_retryable, error.next_retry_delay
     return ApplicationError(error.message, spent, type=error.type, non_retryable=final, next_retry_delay=later)
-
-
-current_step: ContextVar[StepAgents | None] = ContextVar("interlock_openai_step", default=None)
-
-
-def step_here() -> StepAgents | None:
-    """The step that the current code belongs to."""
-    return current_step.get() if activity.in_activity() else None

@@ -12,8 +12,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from interlock.adapters._calls import placed
 from interlock.adapters.openai_agents._agents import durable
+from interlock.adapters.openai_agents._delegation import step_here
 from interlock.adapters.openai_agents._graph import check_options
-from interlock.adapters.openai_agents._in_steps import step_here
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, entered, inner
 from interlock.adapters.openai_agents._settings import for_loop
 from interlock.adapters.openai_agents._traces import traced

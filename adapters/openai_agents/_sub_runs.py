@@ -52,9 +52,9 @@ def sub_run_input(
         stay.append("an input that is not text or a list of the SDK's items as JSON")
     if stay or prompt is None:
         raise misconfigured(
-            f"Agent {agent.name!r} is run by a tool with {', '.join(stay)}. It is a run of its own, which these do not "
-            "reach. Give the agent itself what it needs, and the app its RunConfig and RunHooks; context, max_turns "
-            "and previous_response_id may be given."
+            f"Agent {agent.name!r} is run inside of a run with {', '.join(stay)}. There it is a run of its own, which "
+            "these do not reach. Give the agent itself what it needs, and the app its RunConfig and RunHooks; context, "
+            "max_turns and previous_response_id may be given."
         )
 
     def make(parent: Parent, account: Account | None, key_root: str) -> RunInput:
@@ -71,7 +71,7 @@ def sub_run_input(
                 key_root=key_root,
             )
         except ValidationError:
-            raise misconfigured(f"Agent {agent.name!r} is run by a tool without an input; give it one.") from None
+            raise misconfigured(f"Agent {agent.name!r} is run inside of a run without an input; give it one.") from None
 
     return make
 

@@ -245,7 +245,7 @@ async def test_what_cannot_reach_the_run_of_an_agent_in_a_tool_is_refused_by_nam
     build = Interlock([agent(Script([call("delegate", "d")], "done"), tools=[delegate]), inner])
     async with run_app(build) as app:
         run = await app.client.start("support", "help")
-        with pytest.raises(RunFailedError, match=f"Agent 'inner' is run by a tool with .*{name}") as ended:
+        with pytest.raises(RunFailedError, match=f"Agent 'inner' is run inside of a run with .*{name}") as ended:
             await run.result()
 
     assert (ended.value.error_type, inner_script.calls) == ("MisconfiguredError", 0)
