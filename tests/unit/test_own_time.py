@@ -17,7 +17,13 @@ from temporalio.client import Client as TemporalClient
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
-from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
 
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor, waiting_for_others
 from interlock.server import EmbeddedServer
@@ -141,6 +147,40 @@ async def test_an_activity_with_a_limit_of_its_own_is_left_alone() -> None:
         return "done"
 
     assert await attempt(slow, start_to_close=timedelta(seconds=60)) == "done"
+
+
+class Wire(ActivityOutboundInterceptor):
+    """Where signs of life go out."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+
+    def heartbeat(self, *details: Any) -> None:
+        self.sent.append(details)
+
+
+class Innermost(ActivityInboundInterceptor):
+    """What the interceptor finds inside, when it is told of the way out."""
+
+    def __init__(self) -> None:
+        self.outbound: ActivityOutboundInterceptor | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self.outbound = outbound
+
+
+async def test_what_an_attempt_leaves_to_the_next_one_goes_out_with_every_sign_of_life() -> None:
+    wire, innermost = Wire(), Innermost()
+    OwnTimeInterceptor(limit=LIMIT, unlimited=OPEN_END).intercept_activity(innermost).init(wire)
+
+    def beat() -> None:
+        assert innermost.outbound
+        for details in ((), ("left",), (), ("more",), ()):
+            innermost.outbound.heartbeat(*details)
+
+    ActivityEnvironment().run(beat)
+
+    assert wire.sent == [(), ("left",), ("left",), ("more",), ("more",)]
 
 
 async def test_waiting_outside_of_an_attempt_is_just_waiting() -> None:
