@@ -14,6 +14,7 @@ from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries, RunFailedError
 from interlock.server import EmbeddedServer
+from interlock.testing import eventually
 from tests.conformance.conftest import app_runner
 from tests.conftest import Running
 from tests.openai_agents.scripts import Script, agent, call, message
@@ -296,16 +297,19 @@ async def test_an_agent_that_its_tool_gives_up_asks_nobody_any_more_and_its_usag
         await asyncio.wait([task], timeout=1)
         return "left at work"
 
-    script = Script([call("delegate", "d")], "done")
-    async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
+    script = Script([call("delegate", "d")], [call("pay", "p")], "done")
+    async with run_app(Interlock([agent(script, tools=[delegate, pay]), inner])) as app:
         run = await app.client.start("support", "help")
+        # Not only at the end of the run: here it goes on, and waits for a person.
+        (sub_run,) = (await app.state(run, lambda state: bool(state.requests))).sub_runs
+        assert sub_run.usage
+        await run.decide("1", "approve")
         output = await run.result()
-        (sub_run,) = (await run.state()).sub_runs
         with pytest.raises(RunFailedError) as ended:
             await app.client.attach(sub_run.workflow_id).result()
 
-    assert (script.results(), ended.value.status) == ({"d": "left at work"}, "cancelled")
-    assert output.usage.requests == 3
+    assert (script.results(1), ended.value.status) == ({"d": "left at work"}, "cancelled")
+    assert (sub_run.usage.requests, output.usage.requests) == (1, 4)
 
 
 async def test_a_later_attempt_of_a_tool_finds_the_agent_that_the_first_has_run(run_app: Running) -> None:
@@ -354,10 +358,14 @@ async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServe
 
     inner_script = Script([call("pay", "p")], "inner done")
     inner = agent(inner_script, name="payer", tools=[pay])
+    over: list[str] = []
 
     @function_tool(failure_error_function=None)
     def delegate() -> str:
-        return str(Runner.run_sync(inner, "go").final_output)
+        try:
+            return str(Runner.run_sync(inner, "go").final_output)
+        finally:
+            over.append("over")
 
     script = Script([call("delegate", "d")], "done")
     build, run_app = Interlock([agent(script, tools=[delegate]), inner]), app_runner(server, 1_000)
@@ -366,6 +374,11 @@ async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServe
         (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
         inside = app.client.attach(sub_run.workflow_id)
         await app.requests(inside, 1)
+
+    async def let_go() -> bool:
+        return over == ["over"]
+
+    await eventually(let_go)  # Its thread would keep the process of the worker from ending.
     async with run_app(build, queue=app.client.task_queue):
         await inside.decide("1", "approve")
         await run.result()

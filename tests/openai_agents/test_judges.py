@@ -246,26 +246,30 @@ async def test_no_call_of_an_agent_that_a_guardrail_asks_goes_over_the_limit(
     assert judge_script.calls + script.calls == 2
 
 
-async def test_a_guardrail_that_takes_any_error_for_no_answer_does_not_get_around_the_budget(run_app: Running) -> None:
-    judge_script, judge = judge_of(*['{"is_homework": false}'] * 2)
+async def test_a_guardrail_that_takes_any_error_for_a_yes_does_not_say_it_for_want_of_a_budget(
+    run_app: Running,
+) -> None:
+    judge_script, judge = judge_of('{"is_homework": false}', '{"is_homework": true}')
     inner = judged(judge)
 
     @input_guardrail(run_in_parallel=False)
     async def open_hearted(ctx: Any, of: Any, given: Any) -> GuardrailFunctionOutput:
-        for _ in range(2):
-            try:
-                await inner.guardrail_function(ctx, of, given)
-            except Exception:
-                continue
-        return GuardrailFunctionOutput(None, tripwire_triggered=False)
+        try:
+            found: GuardrailFunctionOutput = await inner.guardrail_function(ctx, of, given)
+        except Exception:
+            return GuardrailFunctionOutput(None, tripwire_triggered=False)
+        return found
 
     script = Script("done")
-    async with run_app(Interlock([agent(script, input_guardrails=[open_hearted])])) as app:
-        run = await app.client.start("support", "help", budget={"requests": 1, "when_used_up": "end"})
-        with pytest.raises(RunFailedError, match="1 of 1 model calls are used"):
+    async with run_app(Interlock([agent(script, input_guardrails=[inner, open_hearted])])) as app:
+        run = await app.client.start("support", "help", budget={"requests": 1})
+        state = await waiting(app, run)
+        await run.decide(state.requests[0].request_id, "approve", arguments={"requests": 5})
+        with pytest.raises(RunFailedError) as ended:
             await asyncio.wait_for(run.result(), 30)
 
-    assert (judge_script.calls, script.calls) == (1, 0)
+    assert ended.value.error_type == "InputGuardrailTripwireTriggered"
+    assert (judge_script.calls, script.calls) == (2, 0)
 
 
 async def test_a_guardrail_of_an_agent_in_a_tool_spends_the_budget_of_the_whole_tree(run_app: Running) -> None:
