@@ -199,7 +199,7 @@ class Asked(Script):
 async def test_what_an_agent_is_run_with_reaches_its_run(run_app: Running) -> None:
     # Of a conversation that the provider keeps it gets only what is new.
     looks: Any = lambda items: "inner done" if "output" in items[-1] else [call("look", "l")]  # noqa: E731
-    inner_script = Asked(looks)
+    inner_script = Asked(looks, looks)
     inner = agent(inner_script, name="inner", tools=[look])
     given = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     counts: list[int] = []
