@@ -47,10 +47,11 @@ async def test_an_agent_in_a_tool_gives_its_output_type_its_messages_its_usage_a
 
     @function_tool(failure_error_function=None)
     async def read(ctx: ToolContext[Visit], text: str) -> str:
+        before = ctx.usage.requests
         result = await Runner.run(inner, text, context=ctx)
         items: Any = result.to_input_list()
         seen.append((result.final_output, [one.type for one in result.new_items], result.last_agent, len(items)))
-        seen.append((items[0], items[2]["output"], ctx.usage.requests, ctx.usage.input_tokens))
+        seen.append((items[0], items[2]["output"], before, ctx.usage.requests, ctx.usage.input_tokens))
         return str(result.final_output_as(Order).number)
 
     script = Script([call("read", "r", text="A-1")], "done")
@@ -62,7 +63,7 @@ async def test_an_agent_in_a_tool_gives_its_output_type_its_messages_its_usage_a
 
     kinds = ["tool_call_item", "tool_call_output_item", "message_output_item"]
     assert seen[0] == (Order(number="A-1", total=3.0), kinds, inner, 4)
-    assert seen[1] == ({"role": "user", "content": "A-1"}, "noted for ann", 2, 10)
+    assert seen[1] == ({"role": "user", "content": "A-1"}, "noted for ann", 1, 3, 15)
     assert script.results() == {"r": "A-1"}
     assert script.instructions == ["[]", "['A-1']"]
     assert output.usage.requests == 4
