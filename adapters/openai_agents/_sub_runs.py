@@ -7,12 +7,14 @@ from agents import (
     Agent,
     ItemHelpers,
     MessageOutputItem,
+    ModelResponse,
     ReasoningItem,
     RunContextWrapper,
     RunItem,
     RunResult,
     ToolCallItem,
     ToolCallOutputItem,
+    Usage,
 )
 from agents.exceptions import AgentsException
 from agents.run import DEFAULT_MAX_TURNS
@@ -28,10 +30,7 @@ from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.payloads import Account, Json, Parent, RunInput, RunOptions, RunOutput
 from interlock.contracts.ports import event_sink
 
-_STAY = (
-    *("session", "hooks", "run_config", "error_handlers"),
-    *("conversation_id", "auto_previous_response_id"),
-)
+_STAY = ("session", "hooks", "run_config", "error_handlers", "conversation_id")
 
 
 class SubRunFailedError(AgentsException):
@@ -65,6 +64,7 @@ def sub_run_input(
                 deps=deps,
                 usage_limits={"max_turns": options.get("max_turns", DEFAULT_MAX_TURNS)},
                 previous_response_id=options.get("previous_response_id"),
+                auto_previous_response_id=bool(options.get("auto_previous_response_id")),
                 parent=parent,
                 options=RunOptions(stream=event_sink.get() is not None),
                 account=account,
@@ -87,7 +87,7 @@ def sub_run_result(
     return RunResult(
         input=input,
         new_items=list(_items(last, (output.messages or [])[output.new_from :], _count(input))),
-        raw_responses=[],
+        raw_responses=[ModelResponse([], Usage(), output.last_response_id)] if output.last_response_id else [],
         final_output=typed_output(last, output.output),
         input_guardrail_results=[],
         output_guardrail_results=[],

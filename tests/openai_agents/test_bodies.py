@@ -1,6 +1,7 @@
 """Agents of the OpenAI Agents SDK that the code of tools runs: what goes into their runs, and what comes back."""
 
 import asyncio
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -194,7 +195,7 @@ class Asked(Script):
     async def get_response(self, *args: Any, **named: Any) -> ModelResponse:
         """See `Model`."""
         self.previous.append(named.get("previous_response_id"))
-        return await super().get_response(*args, **named)
+        return dataclasses.replace(await super().get_response(*args, **named), response_id=f"resp_{self.calls + 1}")
 
 
 async def test_what_an_agent_is_run_with_reaches_its_run(run_app: Running) -> None:
@@ -221,6 +222,24 @@ async def test_what_an_agent_is_run_with_reaches_its_run(run_app: Running) -> No
     assert inner_script.previous[0] == "resp_1"
 
 
+async def test_an_agent_of_a_tool_may_go_on_from_answers_that_the_provider_keeps(run_app: Running) -> None:
+    inner_script = Asked(lambda items: "inner done" if "output" in items[-1] else [call("look", "l")])
+    inner = agent(inner_script, name="inner", tools=[look])
+
+    @function_tool
+    async def delegate() -> str:
+        result = await Runner.run(inner, "go", auto_previous_response_id=True)
+        return str(result.last_response_id)
+
+    script = Script([call("delegate", "a")], "done")
+    async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
+        await (await app.client.start("support", "help")).result()
+
+    assert inner_script.previous == [None, "resp_2"]
+    assert [len(asked) for asked in inner_script.asked] == [1, 1]
+    assert script.results() == {"a": "resp_3"}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -229,7 +248,6 @@ async def test_what_an_agent_is_run_with_reaches_its_run(run_app: Running) -> No
         ("run_config", RunConfig(workflow_name="other")),
         ("error_handlers", {"max_turns": lambda data: None}),
         ("conversation_id", "conv_1"),
-        ("auto_previous_response_id", True),
         ("input", [{"role": "user", "content": object()}]),
     ],
 )
