@@ -52,11 +52,10 @@ def refusal() -> list[Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """bad: what the model says at first. error: the type of the failure. paid: what the tool had done by then."""
+    """bad: what the model says at first. error: the type of the failure."""
 
     bad: Callable[[], Sequence[Any] | str]
     error: str
-    paid: Sequence[str] = ("A-1",)
 
 
 CASES = {
@@ -65,9 +64,6 @@ CASES = {
     "refusal": Case(refusal, "ModelRefusalError"),
     "output guardrail": Case(lambda: '{"amount": 500}', "OutputGuardrailTripwireTriggered"),
     "tool input guardrail": Case(lambda: [call("pay", "b", order="bomb")], "ToolInputGuardrailTripwireTriggered"),
-    "tool output guardrail": Case(
-        lambda: [call("pay", "b", order="boom")], "ToolOutputGuardrailTripwireTriggered", ["A-1", "boom"]
-    ),
 }
 
 
@@ -93,9 +89,25 @@ async def test_an_answer_that_failed_the_run_is_asked_for_again(run_app: Running
 
     assert (step.kind, step.error_type) == ("model", case.error)
     assert output.output == {"amount": 5.0}
-    assert paid == list(case.paid)
+    assert paid == ["A-1"]
     assert (script.calls, output.usage.requests) == (3, 3)
     assert script.asked[2] == script.asked[1]  # Without the answer that failed the run.
+
+
+async def test_an_answer_whose_call_was_made_stays_when_what_it_returned_failed_the_run(run_app: Running) -> None:
+    paid: list[str] = []
+    script = Script([call("pay", "a", order="A-1")], [call("pay", "b", order="boom")], '{"amount": 5}')
+    async with run_app(Interlock([build(script, paid)])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=600)
+        (step,) = (await app.state(run, lambda state: bool(state.stuck))).stuck
+        await run.retry()
+        output = await run.result()
+
+    assert (step.kind, step.error_type) == ("model", "ToolOutputGuardrailTripwireTriggered")
+    assert output.output == {"amount": 5.0}
+    assert paid == ["A-1", "boom"]
+    assert script.calls == 3
+    assert script.results()["b"] == "The tool call was made, but a guardrail keeps back what it returned."
 
 
 async def test_an_answer_that_failed_the_run_ends_it_by_its_type_when_nobody_may_retry(run_app: Running) -> None:
