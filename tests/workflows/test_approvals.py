@@ -16,7 +16,7 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.contracts.errors import MisconfiguredError
 from interlock.testing import eventually
 from tests.conftest import Running
-from tests.workflows.scripts import Script, agent, call, prompt_of, user_texts
+from tests.workflows.scripts import Script, agent, call, user_texts
 
 
 class Refunds:
@@ -240,51 +240,6 @@ async def test_invalid_arguments_ask_nobody(run_app: Running) -> None:
         assert (await run.state()).settled == []
 
 
-async def test_an_answer_belongs_to_the_request_it_was_given_for(run_app: Running) -> None:
-    refunds = Refunds()
-    same = {"order": "A-1", "amount": 10.0}
-    script = Script([call("refund", "x", **same), call("refund", "y", **same)], [call("refund", "x", **same)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund")
-        first, second = await app.requests(run, 2)
-        with pytest.raises(RefusedError, match="not the one this answer was given for"):
-            await run.decide(second.request_id, "approve", digest=first.digest)
-        await run.decide(first.request_id, "approve", digest=first.digest)
-        await run.decide(second.request_id, "reject", digest=second.digest)
-        (third,) = await app.requests(run, 1)
-        with pytest.raises(RefusedError, match=r"'1' is already approved by .+ at "):
-            await run.decide(first.request_id, "reject", digest=first.digest)
-        with pytest.raises(RefusedError, match="not the one this answer was given for"):
-            await run.decide(third.request_id, "approve", digest=first.digest)
-        await run.decide(third.request_id, "reject", digest=third.digest)
-        await run.result()
-
-        assert refunds.made == [("A-1", 10.0)]
-
-
-async def test_strangers_and_nonsense_change_nothing(run_app: Running) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund")
-        other = await app.client.start("support", "refund")
-        (request,) = await app.requests(run, 1)
-        (foreign,) = await app.requests(other, 1)
-        with pytest.raises(RefusedError, match="'7' is not open; open: 1"):
-            await run.decide("7", "approve")
-        with pytest.raises(RefusedError, match="not the one this answer was given for"):
-            await run.decide("1", "approve", digest=foreign.digest)
-        with pytest.raises(RefusedError, match="waits for an approval, not for a result"):
-            await run.complete_tool_call("1", result="done")
-        handle = app.client.temporal.get_workflow_handle(run.id)
-        await handle.signal("decide_approval", {"request_id": "nonsense", "verdict": "approve"})
-        assert await run.approvals() == [request]
-        await run.decide("1", "reject")
-        await other.cancel()
-        await run.result()
-
-        assert refunds.made == []
-
-
 async def test_the_reviewer_sees_no_secrets_and_the_tool_gets_them(run_app: Running) -> None:
     got: list[dict[str, Any]] = []
 
@@ -413,23 +368,6 @@ async def test_an_approved_tool_can_then_defer(run_app: Running) -> None:
         await run.result()
 
         assert script.results() == {"a": "ready"}
-
-
-async def test_two_runs_with_equal_call_ids_do_not_touch_each_other(run_app: Running) -> None:
-    refunds = Refunds()
-    script = Script(lambda messages: [call("refund", "a", order=prompt_of(messages), amount=1.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        one, two = await app.client.start("support", "A-1"), await app.client.start("support", "A-2")
-        await app.requests(one, 1)
-        (request,) = await app.requests(two, 1)
-        await two.decide("1", "approve", digest=request.digest)
-        await two.result()
-        assert refunds.made == [("A-2", 1.0)]
-        assert len(await one.approvals()) == 1
-        await one.decide("1", "reject")
-        await one.result()
-
-        assert refunds.made == [("A-2", 1.0)]
 
 
 async def test_a_note_on_an_edit_keeps_what_the_tool_returned_beside_it(run_app: Running) -> None:

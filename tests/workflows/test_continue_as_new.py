@@ -130,19 +130,6 @@ async def test_a_run_that_waits_for_a_person_does_not_go_on_elsewhere_until_it_i
         assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, run)
 
 
-async def test_limits_count_over_all_executions_and_a_retry_changes_them_for_good(run_app: Running) -> None:
-    counter, script = Counter(), steps(20)
-    async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:
-        run = await app.client.start("support", "go", usage_limits={"request_limit": 12}, stuck_seconds=600)
-        await app.state(run, lambda state: bool(state.stuck))
-        assert script.calls == 12
-        await run.retry(usage_limits={"request_limit": 40})
-        output = await run.result()
-
-        assert output.output == "done"
-        assert counter.noted == list(range(20))
-
-
 async def test_a_watched_run_shows_the_steps_of_all_its_executions(run_app: Running) -> None:
     counter, script = Counter(), steps(15)
     async with run_app(Interlock([agent(script, tools=[counter.note])])) as app:

@@ -254,30 +254,6 @@ async def result_from_elsewhere(app: RunningApp, run: Run, activity: str, result
     ).complete(result)
 
 
-async def test_a_result_that_cannot_be_read_ends_the_run_with_the_step_and_runs_nothing_again(
-    run_app: Running,
-) -> None:
-    ran: list[int] = []
-    over = asyncio.Event()
-
-    async def slow(order: str) -> str:
-        ran.append(1)
-        await over.wait()
-        return order
-
-    async with run_app(Interlock([agent(Script(CALL, "done"), tools=[Tool(slow, name="look")])])) as app:
-        run = await app.client.start("support", "go")
-        await result_from_elsewhere(app, run, "call_tool", {"kind": "secret-kind", "result": 1})
-        error = await failure(run)
-        over.set()
-
-        assert error.error_type == "UnreadableResultError"
-        assert "Step 'look: order A-1' has run, but its result cannot be read" in str(error)
-        assert "secret-kind" not in str(error)
-        assert await failed_tasks(app, run) == 0
-    assert ran == [1]
-
-
 async def test_a_result_that_cannot_be_read_keeps_the_run_when_it_may_be_stuck(server: EmbeddedServer) -> None:
     over = asyncio.Event()
 

@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultPayloadConverter
 from temporalio.service import RPCError
 
-from interlock import Interlock, MisconfiguredError, RefusedError, Run, RunFailedError
+from interlock import Interlock, MisconfiguredError, Run, RunFailedError
 from interlock.contracts.payloads import RunInput, SubRun
 from interlock.testing import RunningApp, eventually
 from tests.conformance.frameworks import FRAMEWORKS, Framework, app_of
@@ -66,30 +66,6 @@ async def test_an_update_of_any_shape_is_refused(run_app: Running, update: str, 
         await run.result()
 
         assert await failed_tasks(app, run) == 0
-
-
-async def test_twenty_decide_at_once_and_one_counts(run_app: Running) -> None:
-    ran: list[str] = []
-
-    def pay(order: str) -> str:
-        ran.append(order)
-        return order
-
-    script = Script([call("pay", "a", order="A-1")], "done")
-    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
-        run = await app.client.start("support", "go")
-        (request,) = await app.requests(run, 1)
-        decisions = [
-            run.decide("1", "approve" if n % 2 else "reject", digest=request.digest, by=f"person {n}")
-            for n in range(20)
-        ]
-        outcomes = await asyncio.gather(*decisions, return_exceptions=True)
-        await run.result()
-
-        accepted = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-        assert len(accepted) == 1
-        assert sum(isinstance(outcome, RefusedError) for outcome in outcomes) == 19
-        assert ran == (["A-1"] if accepted[0].outcome == "approved" else [])
 
 
 class Ali(BaseModel):

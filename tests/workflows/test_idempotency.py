@@ -30,18 +30,6 @@ class Keys:
         return "paid"
 
 
-async def test_every_attempt_of_a_call_has_its_key_and_another_call_has_another(run_app: Running) -> None:
-    keys = Keys(failures=2)
-    script = Script([call("pay", "a", order="A-1")], [call("pay", "a", order="A-1")], "done")
-    async with run_app(Interlock([agent(script, tools=[keys.pay], durable={"activity_config": AT_ONCE})])) as app:
-        await (await app.client.start("support", "go")).result()
-
-    first, again, third, other = keys.seen
-    assert first == again == third
-    assert first != other
-    assert len(first) == 32
-
-
 async def test_a_reset_run_makes_the_same_key_and_one_started_over_another(run_app: Running) -> None:
     keys = Keys()
     script = Script([call("pay", "a", order="A-1")], "done")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, SkipToolExecution, ToolFailed
+from pydantic_ai.exceptions import ModelRetry, SkipToolExecution, ToolFailed
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import DeferredToolRequests
 from temporalio.common import RetryPolicy
 
-from interlock import Interlock, MisconfiguredError, RefusedError, RunFailedError
+from interlock import Interlock, MisconfiguredError, RunFailedError
 from interlock.adapters.pydantic_ai import Durable
 from interlock.server import EmbeddedServer
 from interlock.testing import running
@@ -73,62 +73,6 @@ async def test_values_made_for_a_run_do_not_break_its_replay(run_app: Running) -
             str(message.instructions) for messages in script.asked for message in messages if message.kind == "request"
         }
         assert len(asked) == 1
-
-
-async def test_a_model_call_that_failed_at_first_counts_once(run_app: Running) -> None:
-    tried = itertools.count()
-
-    def answer(messages: list[ModelMessage]) -> str:
-        if next(tried) == 0:
-            raise ModelHTTPError(503, "scripted")
-        return "done"
-
-    async with run_app(Interlock([agent(Script(answer), durable={"model_activity_config": AT_ONCE})])) as app:
-        run = await app.client.start("support", "go")
-        output = await run.result()
-
-        assert (output.output, output.usage.requests) == ("done", 1)
-        assert [step.attempts for step in await run.steps()] == [2]
-
-
-async def test_a_finished_run_is_read_again_or_started_over(run_app: Running) -> None:
-    script = Script("done")
-    async with run_app(Interlock([agent(script)])) as app:
-        first = await app.client.start("support", "go", id="finished-" + app.client.task_queue)
-        await first.result()
-        again = await app.client.start("support", "go", id=first.id)
-        assert (await again.result()).output == "done"
-        assert script.calls == 1
-        over = await app.client.start("support", "go", id=first.id, restart=True)
-        await over.result()
-
-        assert script.calls == 2
-        found = app.client.temporal.list_workflows(f"WorkflowId = '{first.id}'")
-        assert len([execution async for execution in found]) == 2
-
-
-async def test_the_same_id_with_another_input_is_an_error_that_names_what_differs(run_app: Running) -> None:
-    confirm = Tool(lambda: "yes", name="confirm", requires_approval=True)
-    async with run_app(Interlock([agent(Script([call("confirm")], "done"), tools=[confirm])])) as app:
-        run = await app.client.start("support", "go")
-        same = await app.client.start("support", "go", id=run.id)
-        assert same.id == run.id
-        with pytest.raises(RefusedError, match="another input: prompt, usage_limits differ"):
-            await app.client.start("support", "stop", id=run.id, usage_limits={"request_limit": 9})
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-
-        assert (await run.result()).output == "done"
-
-
-async def test_two_starts_at_once_are_one_run(run_app: Running) -> None:
-    script = Script("done")
-    async with run_app(Interlock([agent(script)])) as app:
-        starts = [app.client.start("support", "go", id="twice-" + app.client.task_queue) for _ in range(8)]
-        runs = await asyncio.gather(*starts)
-        await asyncio.gather(*(run.result() for run in runs))
-
-        assert script.calls == 1
 
 
 async def test_models_by_instance_by_key_by_name_and_in_the_start_are_all_recorded(run_app: Running) -> None:
@@ -245,23 +189,6 @@ async def test_no_timing_changes_which_result_belongs_to_which_call(run_app: Run
 
     told = [part.content for part in script.asked[-1][-1].parts if isinstance(part, ToolReturnPart)]
     assert told == ["result 0", "result 1", "result 2"]
-
-
-async def test_only_the_parallel_call_that_failed_runs_again(run_app: Running) -> None:
-    ran: list[str] = []
-
-    def look(name: str) -> str:
-        ran.append(name)
-        if name == "bad" and ran.count("bad") == 1:
-            raise OSError("once")
-        return name
-
-    script = Script([call("look", name, name=name) for name in ("good", "bad", "fine")], "done")
-    async with run_app(Interlock([agent(script, tools=[look], durable={"activity_config": AT_ONCE})])) as app:
-        await (await app.client.start("support", "go")).result()
-
-    assert sorted(ran) == ["bad", "bad", "fine", "good"]
-    assert script.calls == 2
 
 
 class Guard(AbstractCapability[Any]):

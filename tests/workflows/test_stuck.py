@@ -176,23 +176,6 @@ async def test_how_long_a_run_may_be_stuck_is_fixed_at_its_start(run_app: Runnin
             await run.result()
 
 
-async def test_a_run_that_is_not_stuck_refuses_a_retry(run_app: Running) -> None:
-    script = Script([call("pay", "p", amount=5)], "done")
-    async with run_app(
-        stuck_app(agent(script, tools=[Tool(lambda amount: "paid", name="pay", requires_approval=True)]))
-    ) as app:
-        run = await app.client.start("support", "go")
-        await app.requests(run, 1)
-        with pytest.raises(RefusedError, match="No step of this run is stuck"):
-            await run.retry()
-        await app.client.temporal.get_workflow_handle(run.id).signal(
-            names.RETRY_RUN, Retry(requested_at=datetime.now(UTC))
-        )
-        await run.decide("1", "approve")
-
-        assert (await run.result()).output == "done"
-
-
 async def test_a_signal_retries_too(run_app: Running) -> None:
     post = Down()
     script = Script([call("send", "2", number=2)], "done")
@@ -205,31 +188,6 @@ async def test_a_signal_retries_too(run_app: Running) -> None:
         )
 
         assert (await run.result()).output == "done"
-
-
-async def test_a_model_that_failed_for_good_is_asked_again(run_app: Running) -> None:
-    down = True
-
-    def second_turn(messages: list[ModelMessage]) -> Sequence[ModelResponsePart] | str:
-        if down:
-            raise ModelHTTPError(401, "scripted", "no such key")
-        return "done"
-
-    ran: list[int] = []
-    script = Script([call("note", "n", number=1)], second_turn)
-    async with run_app(stuck_app(agent(script, tools=[Tool(lambda number: ran.append(number), name="note")]))) as app:
-        run = await app.client.start("support", "go")
-        (step,) = await stuck(app, run)
-        down = False
-        await run.retry()
-        output = await run.result()
-
-        assert (step.kind, step.error_type) == ("model", "ModelHTTPError")
-        assert output.output == "done"
-        assert ran == [1]
-        assert script.calls == 3
-        assert shapes(script.asked[1]) == shapes(script.asked[2])
-        assert output.usage.requests == 2
 
 
 async def test_a_model_whose_answers_did_not_fit_is_asked_again_from_its_last_request(run_app: Running) -> None:
