@@ -19,17 +19,17 @@ from agents import (
 from agents.tool_context import ToolContext
 from agents.tool_guardrails import ToolInputGuardrailData, ToolOutputGuardrailData
 from openai.types.responses.response_output_item import McpApprovalRequest
-from pydantic import TypeAdapter
 
 from interlock.adapters.openai_agents._callbacks import AGENT_HOOKS, RUN_HOOKS, Callback, CallbackResult, as_json
 from interlock.adapters.openai_agents._context import ContextType, changes_of
+from interlock.adapters.openai_agents._converter import InterlockOpenAIConverter
 from interlock.adapters.openai_agents._graph import Running, function_tools
 from interlock.adapters.openai_agents._hosted import label_of
 from interlock.adapters.openai_agents._results import typed_output
 from interlock.adapters.openai_agents._scope import sdk_usage
 from interlock.contracts.payloads import Usage as Used
 
-_RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
+_CONVERTER = InterlockOpenAIConverter()
 
 
 class Callbacks:
@@ -118,7 +118,7 @@ class Callbacks:
         if kind == "tool":
             return await self._tool(agent.name, given, ctx.context)
         if kind == "response":
-            return _RESPONSE.validate_python(given)
+            return _CONVERTER.from_payload(_CONVERTER.to_payload(given), ModelResponse)  # As the run has read it.
         return typed_output(agent, given) if kind == "output" else given
 
 

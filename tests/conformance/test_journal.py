@@ -57,6 +57,27 @@ async def position(app: RunningApp, run: Run, kind: str, number: int) -> int:
     return [step.position for step in (await run.journal()).steps if step.kind == kind][number - 1]
 
 
+async def test_a_call_that_a_fork_makes_again_has_the_key_that_it_had(framework: Framework, run_app: RunApp) -> None:
+    looked, desk = Desk(), Desk()
+    script = Script([call("look", "l", "A-1")], [call("refund", "r", "A-1", 5.0)], last_result)
+    tools = [Tool(name="look", body=looked), Tool(body=desk, gated=True)]
+    async with run_app(app_of(framework.agent(script, tools=tools))) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+        await run.decide("1", "approve")
+        await run.result()
+        for arguments in (None, {"order": "A-2", "amount": 5.0}):
+            at = await position(app, run, "tool", 2)
+            fork = await app.client.fork(await app.client.plan_fork(run.id, at=at))
+            await app.requests(fork, 1)
+            await fork.decide("1", "approve", arguments=arguments)
+            await fork.result()
+
+    first, again, another = (made.key for made in desk.made)
+    assert (again, len(looked.made)) == (first, 1)
+    assert another != first
+
+
 async def test_a_fork_takes_over_what_came_before_its_step(framework: Framework, run_app: RunApp) -> None:
     looked, desk = Desk(), Desk()
     script = Script([call("look", "l", "A-1")], [call("refund", "r", "A-1", 5.0)], last_result)

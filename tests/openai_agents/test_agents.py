@@ -22,6 +22,7 @@ from agents import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 from pydantic import BaseModel
 
 from interlock import Interlock, RunFailedError
@@ -196,6 +197,24 @@ async def test_each_hook_is_called_once_whatever_is_replayed(run_app: Running) -
         await replays(app, build, run)
 
         assert hooks.seen == ["start support", 'tool look {"order":"A-1"}', "result broken", "end done"]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+async def test_a_hook_gets_an_answer_that_does_not_quite_fit_as_the_run_does(run_app: Running) -> None:
+    seen: list[Any] = []
+
+    class Watches(AgentHooks[Any]):
+        async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+            seen.append((type(response).__name__, response.output[0].status, response.output[0].content[0].text))
+
+    text = ResponseOutputText(type="output_text", text="done", annotations=[])
+    odd = ResponseOutputMessage.model_construct(
+        id="m", type="message", role="assistant", status="finished", content=[text]
+    )
+    async with run_app(Interlock([agent(Script([odd]), hooks=Watches())])) as app:
+        assert (await (await app.client.start("support", "go")).result()).output == "done"
+
+    assert seen == [("ModelResponse", "finished", "done")]
 
 
 async def test_an_agent_that_hands_over_is_told_to_whom(run_app: Running) -> None:

@@ -76,6 +76,7 @@ async def test_a_streamed_run_tells_what_its_model_says_and_how_far_its_tool_is(
             events.append(event)
             if (event.kind, event.text) == ("progress", "half"):
                 seen.set()
+        assert [event async for event in run.events(from_offset=events[3].offset + 1)] == events[4:]
 
     assert "".join(event.text for event in events if event.kind == "text") == "all is well"
     assert [event.kind for event in events].count("step_finished") == 3
