@@ -227,7 +227,7 @@ class CallAtWork:
         def given_up(msg: Any = None) -> bool:
             if not self._outlasts_its_wait():
                 return bool(cancel(msg))
-            self._watch = self._watch or asyncio.ensure_future(_end_with_the_run(handle))
+            self._watch = self._watch or asyncio.ensure_future(_end_with_the_run(handle, self._is_in_vain))
             return False
 
         handle.cancel = given_up

@@ -7,6 +7,7 @@ import pytest
 from agents import (
     Agent,
     GuardrailFunctionOutput,
+    Runner,
     ToolGuardrailFunctionOutput,
     function_tool,
     output_guardrail,
@@ -15,8 +16,10 @@ from agents import (
 )
 
 from interlock import Interlock, RunFailedError, Settings
+from interlock.testing import eventually
 from tests.conftest import Running
 from tests.openai_agents.scripts import Script, agent, call
+from tests.openai_agents.test_agents import replays
 
 HOUR = Settings(stuck_seconds=3_600)
 
@@ -50,6 +53,49 @@ async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a
 
         assert failed.value.error_type == "ToolInputGuardrailTripwireTriggered"
         assert [one.outcome for one in (await run.state()).settled] == ["withdrawn"]
+
+
+async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a_tool_starts_after_it(
+    run_app: Running,
+) -> None:
+    begun, tripped = asyncio.Event(), asyncio.Event()
+
+    @tool_input_guardrail
+    async def picky(data: Any) -> ToolGuardrailFunctionOutput:
+        await begun.wait()
+        return ToolGuardrailFunctionOutput.raise_exception("not so")
+
+    @function_tool(tool_input_guardrails=[picky])
+    def look() -> str:
+        return "seen"
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    payer = agent(Script([call("pay", "p")], "inner done"), name="payer", tools=[pay])
+
+    @function_tool
+    async def delegate() -> str:
+        begun.set()
+        await tripped.wait()
+        return str((await Runner.run(payer, "go")).final_output)
+
+    script = Script([call("delegate", "d"), call("look", "q")], "done")
+    build = Interlock([agent(script, tools=[delegate, look]), payer])
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go", stuck_seconds=0)
+
+        async def has_tripped() -> bool:
+            return any("guardrail" in one.activity_type and one.ended_at for one in (await run.journal()).steps)
+
+        await eventually(has_tripped)
+        tripped.set()
+        with pytest.raises(RunFailedError) as failed:
+            await asyncio.wait_for(run.result(), 20)
+        await replays(app, build, run)
+
+    assert failed.value.error_type == "ToolInputGuardrailTripwireTriggered"
 
 
 async def test_an_agent_is_told_of_after_the_calls_it_has_left_at_work(run_app: Running) -> None:
