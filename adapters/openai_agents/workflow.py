@@ -187,6 +187,8 @@ class Runner:
         # The answer is kept by its provider: only what came after it is to be sent.
         kept = answered.response.response_id if answered and (previous or run.auto_previous_response_id) else None
         if isinstance(error, MaxTurnsExceeded) and data is not None:
+            if not data.new_items:
+                return None  # No turn was left: nothing has come of what was given.
             new = [one.to_input_item() for one in data.new_items]
             agent = self._agents[data.last_agent.name]
             if answered and kept:

@@ -1,5 +1,6 @@
 """Runs that go on from an answer which the provider keeps, over HTTP: what is sent, and what it goes on from."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -116,6 +117,21 @@ async def test_new_limits_and_a_stopped_answer_go_on_from_the_last_answer(
     assert (first, second) == ((None, ["go"]), ("resp_1", ["seen A-1"]))
     assert (third[0], third[1][0]) == ("resp_2", "seen A-2")
     assert script.requests[2].results["o"].startswith("The tool call was interrupted")
+
+
+async def test_a_retry_that_gives_no_new_limits_loses_nothing_of_the_last_answer(
+    run_app: Running, openai_api: OpenAIAPI
+) -> None:
+    script = openai_api.script([call("look", "l", order="A-1")], "done")
+    async with run_app(Interlock([support(openai_api)], settings=HOUR)) as app:
+        run = await app.client.start("support", "go", auto_previous_response_id=True, usage_limits={"max_turns": 1})
+        await app.state(run, lambda state: bool(state.stuck))
+        await run.retry()
+        await app.state(run, lambda state: [one.step_id for one in state.stuck] == ["2"])
+        await run.retry(usage_limits={"max_turns": 5})
+        await asyncio.wait_for(run.result(), 20)
+
+    assert sent(script) == [(None, ["go"]), ("resp_1", ["seen A-1"])]
 
 
 async def test_an_answer_that_is_stopped_before_any_call_of_it_is_asked_for_again(
