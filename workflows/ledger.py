@@ -178,7 +178,7 @@ class Ledger:
         step = self._steps.get(asked.step)
         if step is None or not step.key:
             return False  # Its attempt was given up.
-        step.spent = asked.used
+        step.says(asked.used)
         while len(step.calls) >= asked.calls:
             self._calls.remove(step.calls.pop(0))
         number = next(self._numbers)
@@ -398,11 +398,22 @@ class _Inside:
     def __init__(self, key: str) -> None:
         self.key = key
         self.calls: list[int] = []
-        self.spent = Usage()
+        self._said = self._unheard = Usage()
+
+    @property
+    def spent(self) -> Usage:
+        return self._unheard + self._said
+
+    def says(self, used: Usage) -> None:
+        """Take what an attempt says. One that says less than was said before has not heard of all: the worker of an
+        attempt before it was lost, and its last words to the next one with it."""
+        if used.requests < self._said.requests:
+            self._unheard += beyond(self._said, used)
+        self._said = used
 
     def used(self, usage: Usage) -> None:
         """See `CallsInside`."""
-        self.spent = larger(self.spent, usage)
+        self._said = larger(self._said, usage)
 
 
 class _Post:

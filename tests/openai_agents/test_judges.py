@@ -1,7 +1,9 @@
 """Agents that guardrails, hooks, instructions and predicates run: they need not be the app's, and the run pays."""
 
 import asyncio
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from agents import (
 from pydantic import BaseModel
 from temporalio.common import RetryPolicy
 
-from interlock import Interlock, Price, Retries, Run, RunFailedError
+from interlock import Client, Interlock, Price, Retries, Run, RunFailedError
 from interlock.contracts.payloads import RunState
+from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp
 from tests.conftest import Running
 from tests.openai_agents.scripts import Script, agent, call
@@ -294,3 +297,24 @@ async def test_a_guardrail_of_an_agent_in_a_tool_spends_the_budget_of_the_whole_
         await replays(app, build, inside)
 
     assert (output.output, output.usage.requests, judge_script.calls) == ("done", 4, 1)
+
+
+async def test_what_a_judge_has_used_is_not_forgotten_with_its_worker(server: EmbeddedServer, tmp_path: Path) -> None:
+    calls, queue = tmp_path / "calls", f"judging-{tmp_path.name}"
+    arguments = ["-m", "tests.openai_agents.judging_worker", server.address, queue, str(calls)]
+
+    async def worker() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=Path(__file__).parents[2])
+
+    client = await Client.connect(server.address, task_queue=queue)
+    run = await client.start("support", "help", budget={"requests": 100})
+    await asyncio.wait_for((await worker()).wait(), 60)
+    second = await worker()
+    try:
+        output = await asyncio.wait_for(run.result(), 60)
+    finally:
+        second.kill()
+        await second.wait()
+
+    # Five answers before the first worker was lost, six of the next attempt, and the agent's own.
+    assert (len(calls.read_text().splitlines()), output.usage.requests) == (12, 12)
