@@ -80,6 +80,7 @@ class StepAgents:
         self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._threads: list[Future[Any]] = []
+        self._closed = False
         self._asking = asyncio.Lock()
         self.under_way = 0
         self._refused: ApplicationError | None = None
@@ -105,6 +106,8 @@ class StepAgents:
 
     async def delegate(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResult:
         """See `Delegating`."""
+        if asyncio.get_running_loop() is not self._loop:  # A tool in a thread has a loop of its own.
+            return await asyncio.wrap_future(self._from_thread(agent, input, options))
         app, context = self._app, wrapped(options).context
         deps = None if context is None else app.context.dump(context)
         given = copy.copy(input)
@@ -115,9 +118,14 @@ class StepAgents:
 
     def delegate_sync(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResult:
         """See `Delegating`."""
+        return self._from_thread(agent, input, options).result()
+
+    def _from_thread(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> "Future[RunResult]":
         waiting = asyncio.run_coroutine_threadsafe(self.delegate(agent, input, options), self._loop)
         self._threads.append(waiting)
-        return waiting.result()
+        if self._closed:
+            waiting.cancel()
+        return waiting
 
     def delegate_streamed(self, agent: Agent[Any], input: Any, options: Mapping[str, Any]) -> RunResultStreaming:
         """See `Delegating`."""
@@ -185,6 +193,7 @@ class StepAgents:
 
     def close(self) -> None:
         """The attempt is over: threads of it wait no longer."""
+        self._closed = True
         for waiting in self._threads:
             waiting.cancel()
 

@@ -8,7 +8,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from agents import Agent, ModelResponse, RunConfig, RunContextWrapper, RunHooks, Runner, SQLiteSession, function_tool
+from agents import (
+    Agent,
+    ModelResponse,
+    RunConfig,
+    RunContextWrapper,
+    RunHooks,
+    Runner,
+    RunResult,
+    SQLiteSession,
+    function_tool,
+)
 from agents.tool_context import ToolContext
 from pydantic import BaseModel
 from temporalio.common import RetryPolicy
@@ -370,7 +380,12 @@ async def test_a_failed_agent_in_a_tool_is_not_tried_again_by_itself(run_app: Ru
     assert entered == ["entered"]
 
 
-async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServer) -> None:
+def in_a_loop_of_its_own(agent: Agent[Any], text: str) -> RunResult:
+    return asyncio.run(Runner.run(agent, text))
+
+
+@pytest.mark.parametrize("run_in_thread", [Runner.run_sync, in_a_loop_of_its_own])
+async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServer, run_in_thread: Any) -> None:
     @function_tool(needs_approval=True)
     def pay() -> str:
         return "paid"
@@ -382,7 +397,7 @@ async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServe
     @function_tool(failure_error_function=None)
     def delegate() -> str:
         try:
-            return str(Runner.run_sync(inner, "go").final_output)
+            return str(run_in_thread(inner, "go").final_output)
         finally:
             over.append("over")
 
