@@ -16,6 +16,7 @@ from temporalio.worker import Replayer, Worker, WorkerDeploymentConfig
 
 from interlock._activations import ActivationThreads, ActivationWatch, GuardedRunner
 from interlock._failures import ToldFailures
+from interlock._rpc import server_errors
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
@@ -25,8 +26,9 @@ from interlock.activities.stream import StreamInterceptor
 from interlock.adapters._calls import OPEN_END
 from interlock.app import Interlock
 from interlock.client import Client
-from interlock.contracts.errors import RefusedError, UnavailableError
-from interlock.contracts.payloads import RunInput, RunOutput
+from interlock.contracts import names
+from interlock.contracts.errors import RefusedError, RunFailedError, UnavailableError
+from interlock.contracts.payloads import Parent, RunInput, RunOutput
 from interlock.contracts.ports import Adapter
 from interlock.histories import StoredHistories
 from interlock.run import Run
@@ -70,7 +72,20 @@ class SubRunsThroughClient:
         started = await self._start(workflow_id, run)
         if await started.ended_in_vain(before=not_before):
             started = await self._start(workflow_id, run, restart=True)
-        return await started.result()
+        try:
+            return await started.result()
+        except RunFailedError as error:
+            if error.error_type != names.PARENT_GONE or not await self._is_there(run.parent):
+                raise
+        # It was found, and looked for an execution of the run above that has been reset: now it looks for this one.
+        return await (await self._start(workflow_id, run, restart=True)).result()
+
+    async def _is_there(self, parent: Parent | None) -> bool:
+        if parent is None:
+            return False
+        with server_errors(parent.workflow_id):
+            handle = self._client.temporal.get_workflow_handle(parent.workflow_id, run_id=parent.run_id)
+            return (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
 
     async def _start(self, workflow_id: str, run: RunInput, *, restart: bool = False) -> Run:
         """The run, started or found. Who is cancelled meanwhile goes on only then, and finds the run to cancel."""

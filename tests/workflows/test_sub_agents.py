@@ -8,6 +8,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import CallDeferred
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.common import RetryPolicy
 
 from interlock import Client, Interlock, RefusedError, Run, RunFailedError
@@ -253,6 +255,43 @@ async def test_an_agent_whose_parent_has_ended_before_it_began_does_nothing(run_
 
         assert failed.value.error_type == "ParentGoneError"
         assert script.calls == 1
+
+
+async def test_an_agent_that_begins_after_a_reset_of_the_run_above_is_started_over_for_it(
+    run_app: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner_script = Script("inner done")
+    inner = agent(inner_script, name="inner")
+    start, is_reset = Client._start, asyncio.Event()
+
+    async def after_a_reset(client: Client, id: str, *args: Any, **options: Any) -> Run:
+        if "/inner-" in id and not is_reset.is_set():
+            above = id.partition("/")[0]
+            temporal = client.temporal
+            described = await temporal.get_workflow_handle(above).describe()
+            reset = ResetWorkflowExecutionRequest(
+                namespace=temporal.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=above, run_id=described.run_id),
+                reason="a test",
+                workflow_task_finish_event_id=4,
+                request_id="once",
+            )
+            await temporal.workflow_service.reset_workflow_execution(reset)
+            is_reset.set()
+        return await start(client, id, *args, **options)
+
+    monkeypatch.setattr(Client, "_start", after_a_reset)
+
+    async def delegate() -> Any:
+        return (await inner.run("go")).output
+
+    script = Script([call("delegate", "d")], "done")
+    async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
+        first = await app.client.start("support", "help")
+        await asyncio.wait_for(is_reset.wait(), 20)
+        output = await app.client.attach(first.id).result()
+
+    assert (script.results(), inner_script.calls, output.usage.requests) == ({"d": "inner done"}, 1, 3)
 
 
 async def test_an_agent_whose_start_is_on_its_way_when_its_tool_gives_it_up_is_cancelled(
