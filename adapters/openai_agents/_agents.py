@@ -1,5 +1,6 @@
 """Agents as they run in the workflow: copies whose models, tools and handoffs are steps of the run."""
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -21,7 +22,7 @@ def durable(scope: Scope, agent: Agent[Any]) -> Agent[Any]:
         return scope.durable[agent.name]
     if isinstance(agent.model, RecordedModel):
         return agent
-    made = dataclasses.replace(agent)
+    made = copy.copy(agent)  # Not made anew: a class of the user's may take other arguments.
     scope.durable[agent.name] = made  # Before its handoffs: they may lead back to it.
     made.model = RecordedModel(agent, scope.model or _model_name(agent))
     made.model_settings = for_loop(agent.model_settings)

@@ -196,7 +196,7 @@ def _recorded_hooks(hooks: Any, made: H, known: Mapping[str, tuple[str, ...]], o
     """Hooks that call those which the user has written, each call a step. owner: the agent that has them; the run's
     own without one."""
     for name, kinds in known.items():
-        if getattr(type(hooks), name) is not getattr(type(made), name):
+        if getattr(getattr(hooks, name), "__func__", None) is not getattr(type(made), name):
             setattr(made, name, _hook(name, ("agent", *kinds), owner))
     return made
 

@@ -136,6 +136,12 @@ def _check(agent: Agent[Any]) -> None:
         names.add(name)
         if isinstance(tool, FunctionTool) and (inner := agent_of_tool(tool)) is not None:
             check_options(inner.name, _options_of(tool))
+    handoffs = [Handoff.default_tool_name(one) if isinstance(one, Agent) else one.tool_name for one in agent.handoffs]
+    if twice := next((name for name in handoffs if handoffs.count(name) > 1), ""):
+        raise MisconfiguredError(
+            f"Agent {agent.name!r} has two handoffs named {twice!r}: the callback of one would be called for the "
+            "other. Give each a `tool_name_override` of its own."
+        )
     servers = [server.name for server in agent.mcp_servers]
     servers += [label_of(tool) for tool in agent.tools if isinstance(tool, HostedMCPTool)]
     if twice := next((name for name in servers if servers.count(name) > 1), ""):

@@ -7,6 +7,7 @@ from typing import Any
 
 from agents import (
     Agent,
+    AgentOutputSchema,
     AgentOutputSchemaBase,
     Handoff,
     ModelResponse,
@@ -21,7 +22,7 @@ from openai.types.responses.response_prompt_param import ResponsePromptParam
 from pydantic.dataclasses import dataclass
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.openai_agents import ModelActivityParameters
-from temporalio.openai_agents._invoke_model_activity import ActivityModelInput
+from temporalio.openai_agents._invoke_model_activity import ActivityModelInput, AgentOutputSchemaInput
 from temporalio.openai_agents._temporal_model_stub import _TemporalModelStub
 
 from interlock.adapters._calls import HistoryIsLongError, planned
@@ -91,13 +92,15 @@ class RecordedModel(_TemporalModelStub):
             input=input,
             model_settings=for_step(model_settings),
             tools=tools,
-            output_schema=output_schema,
+            output_schema=output_schema if isinstance(output_schema, AgentOutputSchema) else None,
             handoffs=handoffs,
             tracing=tracing,
             previous_response_id=previous_response_id,
             conversation_id=conversation_id,
             prompt=prompt,
         )
+        if output_schema is not None and request["output_schema"] is None:
+            request["output_schema"] = _described(output_schema)
         scope.turns += 1
         told = scope.told(scope.path_to(self._agent_name))
         response = await self._ask(scope, {**request, "serialized_run_context": told})
@@ -135,6 +138,17 @@ class RecordedModel(_TemporalModelStub):
 def _used(answer: Answer) -> Used:
     used = usage_of(answer.usage, 0).model_copy(update={"requests": 1})
     return used.model_copy(update={"unpriced": 1} if answer.cost_usd is None else {"cost_usd": answer.cost_usd})
+
+
+def _described(schema: AgentOutputSchemaBase) -> AgentOutputSchemaInput:
+    """What a model is told of an output schema of the user's own, which the integration does not take."""
+    plain = schema.is_plain_text()
+    return AgentOutputSchemaInput(
+        output_type_name=None if plain else schema.name(),
+        is_wrapped=False,
+        output_schema=None if plain else schema.json_schema(),
+        strict_json_schema=schema.is_strict_json_schema(),
+    )
 
 
 def type_of_model(agent: Agent[Any]) -> str:

@@ -103,10 +103,15 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
     return named
 
 
+_MARKS = {"pydantic_ai": "deps_type", "agents": "handoffs"}
+"""What an agent of each framework has."""
+
+
 def _framework(agent: object) -> str:
-    return type(agent).__module__.partition(".")[0]
+    """The framework that the agent's class is of, or the class that a user has made a class of agents from."""
+    roots = [one.__module__.partition(".")[0] for one in type(agent).__mro__]
+    return next((root for root in roots if root in _MARKS), roots[0])
 
 
 def _is_agent(agent: object) -> bool:
-    marks = {"pydantic_ai": "deps_type", "agents": "handoffs"}
-    return hasattr(agent, marks.get(_framework(agent), " "))
+    return hasattr(agent, _MARKS.get(_framework(agent), " "))

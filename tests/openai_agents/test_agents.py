@@ -8,6 +8,7 @@ import pytest
 from agents import (
     Agent,
     AgentHooks,
+    AgentOutputSchemaBase,
     GuardrailFunctionOutput,
     ModelSettings,
     RunConfig,
@@ -215,6 +216,73 @@ async def test_a_hook_gets_an_answer_that_does_not_quite_fit_as_the_run_does(run
         assert (await (await app.client.start("support", "go")).result()).output == "done"
 
     assert seen == [("ModelResponse", "finished", "done")]
+
+
+async def test_a_hook_that_is_set_on_its_object_is_called(run_app: Running) -> None:
+    seen: list[str] = []
+    hooks: AgentHooks[Any] = AgentHooks()
+
+    async def on_start(context: Any, agent: Any) -> None:
+        seen.append(agent.name)
+
+    hooks.on_start = on_start  # type: ignore[method-assign]
+    async with run_app(Interlock([agent(Script("done"), hooks=hooks)])) as app:
+        await (await app.client.start("support", "go")).result()
+
+    assert seen == ["support"]
+
+
+class Polite(Agent[Any]):
+    """An agent of a user's own class, which takes other arguments."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(name="support", model=script, instructions="Help.")
+
+    async def get_system_prompt(self, run_context: RunContextWrapper[Any]) -> str | None:
+        return f"{await super().get_system_prompt(run_context)} Be polite."
+
+
+async def test_an_agent_of_a_class_of_the_users_runs(run_app: Running) -> None:
+    script = Script("done")
+    async with run_app(Interlock([Polite(script)])) as app:
+        assert (await (await app.client.start("support", "go")).result()).output == "done"
+
+    assert script.instructions == ["Help. Be polite."]
+
+
+class Shouted(AgentOutputSchemaBase):
+    """An output schema of a user's own."""
+
+    def is_plain_text(self) -> bool:
+        return False
+
+    def name(self) -> str:
+        return "Shouted"
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "object"}
+
+    def is_strict_json_schema(self) -> bool:
+        return False
+
+    def validate_json(self, json_str: str) -> Any:
+        return json_str.upper()
+
+
+async def test_an_output_schema_of_the_users_is_told_to_the_model_and_reads_its_answer(run_app: Running) -> None:
+    told: list[tuple[str, dict[str, Any], bool]] = []
+
+    class Told(Script):
+        async def get_response(self, *args: Any, **named: Any) -> Any:
+            schema = named["output_schema"]
+            told.append((schema.name(), schema.json_schema(), schema.is_strict_json_schema()))
+            return await super().get_response(*args, **named)
+
+    one = agent(Told('{"a": "b"}'), output_type=Shouted())
+    async with run_app(Interlock([one])) as app:
+        assert (await (await app.client.start("support", "go")).result()).output == '{"A": "B"}'
+
+    assert told == [("Shouted", {"type": "object"}, False)]
 
 
 async def test_an_agent_that_hands_over_is_told_to_whom(run_app: Running) -> None:

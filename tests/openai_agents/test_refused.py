@@ -81,6 +81,7 @@ def hosted(label: str) -> Any:
         ([Agent("a", tools=[look, other_look()])], r"Agent 'a' has two tools named 'look'"),
         ([Agent("a", tools=[LocalShellTool(lambda _: "")])], r"of agent 'a' is a LocalShellTool, .* use a hosted one"),
         ([Agent("a", handoffs=[by_hand()])], r"Handoff 'away' of agent 'a' does not say .* `handoff\(agent\)`"),
+        ([Agent("a", handoffs=[Agent("b 1"), Agent("b_1")])], r"'a' has two handoffs named 'transfer_to_b_1': "),
         ([Agent("a", tools=[takes(int), takes(str)])], r"share one context type, and there are: int .*; str "),
         ([Agent("a", tools=[takes(Script)])], r"context type Script cannot travel"),
         (
@@ -106,6 +107,7 @@ def hosted(label: str) -> Any:
         "tools",
         "shell",
         "handoff",
+        "handoffs",
         "contexts",
         "context",
         "servers",
