@@ -49,6 +49,7 @@ _OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that
 _CARRIED = 50
 _STREAMED_EVENTS = 20_000
 _END_OF_AGENTS = timedelta(seconds=10)
+_NOT_FOUND = "NotFound"  # In what the SDK says of a signal to a run that is not there.
 _PARENT_GONE = "The run whose tool started this one has ended: nobody waits for this agent any more."
 
 
@@ -267,6 +268,10 @@ class AgentWorkflow:
         """A step asks whether its code may make a model call now. Fails when the run is about to end by its budget."""
         return await self._ledger.begin_inside(asked)
 
+    @begin_model_call.validator
+    def _check_model_call(self, asked: StepCalls) -> None:
+        self._ledger.check_inside(asked)
+
     def _runner(self) -> AgentRunner:
         if self._unfit:
             raise ApplicationError(self._unfit, type=names.INVALID_INPUT, non_retryable=True)
@@ -315,6 +320,7 @@ class AgentWorkflow:
                     sub_runs=latest,
                     agent=continuation.agent,
                     previous_response_id=continuation.previous_response_id,
+                    used_tools=list(continuation.used_tools),
                     new_from=continuation.new_from,
                     stuck=self._stuck.number,
                     made=dict(continuation.made),
@@ -405,9 +411,9 @@ class AgentWorkflow:
         sub_run = SubRun(workflow_id=workflow.info().workflow_id, agent=self._run.agent, usage=usage)
         try:
             await handle.signal(names.REPORT_SUB_RUN, sub_run)
-        except FailureError:
+        except FailureError as error:
             workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
-            return False
+            return _NOT_FOUND not in str(error)  # Otherwise it only takes no more signals.
         return True
 
 

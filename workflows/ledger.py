@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
     from interlock.contracts import names
+    from interlock.contracts.errors import RefusedError
     from interlock.contracts.failures import problems
     from interlock.contracts.payloads import (
         Account,
@@ -169,6 +170,12 @@ class Ledger:
                 self._calls.remove(call)
             self._elsewhere += step.spent
             self._book()
+
+    def check_inside(self, asked: StepCalls) -> None:
+        """Raise RefusedError when no step is at work that may ask for a model call by this key."""
+        step = self._steps.get(asked.step)
+        if step is None or not step.key:
+            raise RefusedError("No step of that key is at work in this run: only the code of one asks for model calls.")
 
     async def begin_inside(self, asked: StepCalls) -> bool:
         """Let the code of a step make a model call; False when there is no room for it now.

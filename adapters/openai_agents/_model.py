@@ -1,7 +1,7 @@
 """Calls to models, as activities."""
 
+import dataclasses
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -65,6 +65,7 @@ class RecordedModel(_TemporalModelStub):
     def __init__(self, agent: Agent[Any], name: str | None) -> None:
         super().__init__(name, model_params=_PARAMETERS, agent=agent)
         self._agent_name = agent.name
+        self._resets = agent.reset_tool_choice
         self._shown = type_of_model(agent) if name in (None, INSTANCE, OF_ALL) else str(name)
 
     async def get_response(
@@ -84,13 +85,13 @@ class RecordedModel(_TemporalModelStub):
         """See `Model`."""
         scope = current_scope.get()
         assert scope, "A recorded model is only used inside a run."
-        scope.asked = Asked(self._agent_name, input, previous_response_id)
+        scope.asked = Asked(self._agent_name, input, previous_response_id, frozenset(scope.used_tools))
         if scope.is_long():
             raise HistoryIsLongError
         request, _ = self._build_activity_input(
             system_instructions=system_instructions,
             input=input,
-            model_settings=for_step(model_settings),
+            model_settings=for_step(self._without_choice(scope, model_settings)),
             tools=tools,
             output_schema=output_schema if isinstance(output_schema, AgentOutputSchema) else None,
             handoffs=handoffs,
@@ -104,7 +105,15 @@ class RecordedModel(_TemporalModelStub):
         scope.turns += 1
         told = scope.told(scope.path_to(self._agent_name))
         response = await self._ask(scope, {**request, "serialized_run_context": told})
+        if any(item.type not in ("message", "reasoning") for item in response.output):
+            scope.used_tools.add(self._agent_name)
         return scope.numbered(response, input)
+
+    def _without_choice(self, scope: Scope, settings: ModelSettings) -> ModelSettings:
+        """The settings without the choice of a tool, once there was one. The SDK takes it out by itself, but forgets
+        about it where the run goes on in a loop of its own."""
+        is_over = self._resets and self._agent_name in scope.used_tools
+        return dataclasses.replace(settings, tool_choice=None) if is_over else settings
 
     async def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The whole answer as one event: what is streamed is what is recorded."""
@@ -131,7 +140,8 @@ class RecordedModel(_TemporalModelStub):
         never = [*(policy.non_retryable_error_types or ()), "UserError"]
         with planned(label):
             activity = names.model_activity(self._agent_name)
-            answer: Answer = await step(activity, request, Answer, replace(policy, non_retryable_error_types=never))
+            retries = dataclasses.replace(policy, non_retryable_error_types=never)
+            answer: Answer = await step(activity, request, Answer, retries)
         return answer
 
 

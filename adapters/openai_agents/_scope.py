@@ -25,11 +25,13 @@ class Asked:
     """The last request to the model of a run's own agents: from here the run can go on.
 
     agent: by name. previous_response_id: of the answer that the input goes on from, where the provider keeps it.
+    used_tools: see `Scope`.
     """
 
     agent: str
     input: str | list[TResponseInputItem]
     previous_response_id: str | None
+    used_tools: frozenset[str]
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Scope(CallScope):
     model: the run's own model, in place of the agents'.
     asked, answered: see `Asked` and `Answered`. turns: requests to the models of this run so far.
     above: the run of the agent that this one is a tool of. at_work: the calls of the whole workflow, by their places.
+    used_tools: agents that have called tools: a choice of a tool that is to be made once has been made.
     made: the calls that returned, of the whole workflow. made_before: how many did in the run's executions before it.
     fatal: what ends the run, whatever a tool's error function makes of it.
     """
@@ -65,6 +68,7 @@ class Scope(CallScope):
     above: "Scope | None" = None
     at_work: dict[str, "asyncio.Task[Any]"] = field(default_factory=dict)
     turns: int = 0
+    used_tools: set[str] = field(default_factory=set)
     made: list[str] = field(default_factory=list)
     fatal: list[ApplicationError] = field(default_factory=list)
     made_before: int = 0
@@ -159,7 +163,7 @@ def ending(scope: Scope) -> Iterator[None]:
 def inner(scope: Scope, agent: str) -> Scope:
     """The scope of an agent that is a tool of this one's."""
     fresh: dict[str, Any] = {"durable": {}, "asked": None, "answered": None, "turns": 0, "model": None, "final": []}
-    return scope.inner(agent, above=scope, **fresh)
+    return scope.inner(agent, above=scope, used_tools=set(), **fresh)
 
 
 def usage_of(usage: Usage, tool_calls: int) -> Used:

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 async def step(activity: str, given: Any, kind: Any, policy: RetryPolicy) -> Any:
     """What an activity of the adapter's returns. kind: its type. policy: without what is never tried again."""
-    never = [*(policy.non_retryable_error_types or ()), names.NOT_SERIALIZABLE, names.SUB_RUN_FAILED]
+    never = [
+        *(policy.non_retryable_error_types or ()),
+        *(names.NOT_SERIALIZABLE, names.RESULT_TOO_LARGE, names.SUB_RUN_FAILED),
+    ]
     handle = workflow.start_activity(
         activity,
         given,

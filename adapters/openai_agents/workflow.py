@@ -100,6 +100,7 @@ class Runner:
             is_long=is_long,
             **keys_of(run),
             made_before=(run.carried or Carried()).usage.tool_calls,
+            used_tools=set((run.carried or Carried()).used_tools),
             context=Context(self._context, run.deps),
             agents=self._agents,
             model=run.model or _named(self._running.config.model),
@@ -195,6 +196,7 @@ class Runner:
                 return agent, _after(answered, new), kept
             return agent, [*ItemHelpers.input_to_new_input_list(data.input), *new], previous
         if answered is None or not answered.made:
+            scope.used_tools = set(scope.asked.used_tools)
             return agent, asked, previous
         if kept:
             return agent, _outcomes(answered), kept
@@ -220,6 +222,7 @@ class Runner:
             new_from=_new_from(run, said),
             agent=asked.agent,
             previous_response_id=asked.previous_response_id,
+            used_tools=sorted(asked.used_tools),
             deps=scope.context.dump(),
         )
 

@@ -268,3 +268,18 @@ async def test_each_tool_takes_what_its_own_schema_says_and_one_without_a_usable
         ("word", '{"key":"a"}'),
     ]
     assert 'key: has to fit {"type":"string"}' in script.results()["word-1"]
+
+
+async def test_a_result_that_is_too_large_to_keep_is_not_made_again(run_app: Running) -> None:
+    made: list[str] = []
+
+    @function_tool
+    def export(order: str) -> str:
+        made.append(order)
+        return "x" * 3_000_000
+
+    async with run_app(Interlock([agent(Script([call("export", "a", order="A-1")]), tools=[export])])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=600)
+        (step,) = (await app.state(run, lambda state: bool(state.stuck))).stuck
+
+    assert (step.kind, step.error_type, made) == ("tool", "PayloadsTooLarge", ["A-1"])

@@ -5,7 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from agents import Agent, OpenAIResponsesModel, ToolGuardrailFunctionOutput, function_tool, tool_input_guardrail
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIResponsesModel,
+    ToolGuardrailFunctionOutput,
+    function_tool,
+    tool_input_guardrail,
+)
 
 from interlock import Interlock, RefusedError, Settings
 from interlock.server import EmbeddedServer
@@ -197,7 +204,8 @@ async def test_a_run_that_goes_on_in_another_execution_goes_on_from_the_last_ans
     short_histories: EmbeddedServer, openai_api: OpenAIAPI
 ) -> None:
     script = openai_api.script(*[[call("look", f"l{n}", order=f"A-{n}")] for n in range(9)], "done")
-    async with running(Interlock([support(openai_api)]), short_histories) as app:
+    one = support(openai_api, model_settings=ModelSettings(tool_choice="required"))
+    async with running(Interlock([one]), short_histories) as app:
         run = await app.client.start("support", "go", auto_previous_response_id=True)
         output = await run.result()
         executions = [one async for one in app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")]
@@ -205,3 +213,5 @@ async def test_a_run_that_goes_on_in_another_execution_goes_on_from_the_last_ans
     assert len(executions) > 1
     assert (output.output, looked) == ("done", [f"A-{n}" for n in range(9)])
     assert sent(script)[1:] == [(f"resp_{n + 1}", [f"seen A-{n}"]) for n in range(9)]
+    # A tool that had to be called is not to be called again in each execution.
+    assert [request.body.get("tool_choice") for request in script.requests] == ["required", *[None] * 9]

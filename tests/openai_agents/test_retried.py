@@ -8,6 +8,7 @@ import pytest
 from agents import (
     Agent,
     GuardrailFunctionOutput,
+    ModelSettings,
     ToolGuardrailFunctionOutput,
     function_tool,
     output_guardrail,
@@ -118,3 +119,41 @@ async def test_an_answer_that_failed_the_run_ends_it_by_its_type_when_nobody_may
             await (await app.client.start("support", "go")).result()
 
     assert failed.value.error_type == "ModelRefusalError"
+
+
+@pytest.mark.parametrize("resets", [True, False])
+async def test_a_tool_that_had_to_be_called_has_been_when_a_run_is_retried(run_app: Running, resets: bool) -> None:
+    """A choice that came back with the retry would have its tool called once more."""
+    sent: list[str] = []
+
+    @function_tool
+    def send(order: str) -> str:
+        sent.append(order)
+        return "sent"
+
+    script = Script([call("send", "a", order="A-1")], [call("send", "b", order="A-2")], "done")
+    settings = ModelSettings(tool_choice="required")
+    one = agent(script, tools=[send], model_settings=settings, reset_tool_choice=resets)
+    async with run_app(Interlock([one])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=600, usage_limits={"max_turns": 1})
+        await app.state(run, lambda state: bool(state.stuck))
+        await run.retry(usage_limits={"max_turns": 9})
+        await run.result()
+
+    after = None if resets else "required"
+    assert [settings.tool_choice for settings in script.settings] == ["required", after, after]
+
+
+async def test_an_answer_that_is_asked_for_again_has_to_be_the_call_of_a_tool_again(run_app: Running) -> None:
+    good = False
+    script = Script(lambda _: [call("pay", "a", order="A-1")] if good else [call("nonsense", "n")], '{"amount": 5}')
+    one = build(script, [])
+    one.model_settings = ModelSettings(tool_choice="required")
+    async with run_app(Interlock([one])) as app:
+        run = await app.client.start("support", "go", stuck_seconds=600)
+        await app.state(run, lambda state: bool(state.stuck))
+        good = True
+        await run.retry()
+        await run.result()
+
+    assert [settings.tool_choice for settings in script.settings] == ["required", "required", None]

@@ -103,6 +103,7 @@ TURN_IS_OVER: Final = "TurnIsOverError"
 
 # Types of failures of single steps.
 NOT_SERIALIZABLE: Final = "PydanticSerializationError"
+RESULT_TOO_LARGE: Final = "PayloadsTooLarge"
 WORKER_SHUTDOWN: Final = "WorkerShutdown"
 NOT_REGISTERED: Final = "NotFoundError"
 TIMED_OUT: Final = "ToolTimeoutError"

@@ -518,8 +518,9 @@ class Carried(Payload):
     calls, asked: how many tool calls and requests there were so far. key_root: what idempotency keys are made of; empty
     for the first execution of the run. settled, sub_runs: the latest requests that are closed, and the latest runs that
     its tools started, all ended. new_from: as in `RunOutput`. agent: whose turn it is, when the run's agent has handed
-    over; previous_response_id: of the answer that the messages go on from. claims: how many the run has sent to the
-    keeper of its budget. stuck: how many steps have been stuck so far. made: see `Fork`.
+    over; previous_response_id: of the answer that the messages go on from; used_tools: the agents that have used tools.
+    claims: how many the run has sent to the keeper of its budget. stuck: how many steps have been stuck so far. made:
+    see `Fork`.
     """
 
     usage: Usage = Usage()
@@ -535,6 +536,7 @@ class Carried(Payload):
     claims: int = 0
     stuck: int = 0
     made: dict[str, MadeCall] = {}
+    used_tools: list[str] = []
 
 
 class RunInput(Payload):

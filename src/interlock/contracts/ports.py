@@ -171,7 +171,8 @@ class Continuation:
     messages: the conversation as the framework's JSON, ending with the request that is to be made.
     usage: of the run's own agents so far. usage_limits: as they stand. calls: tool calls made so far.
     agent: whose turn it is, by name; empty for the run's own. previous_response_id: of the answer that the messages go
-    on from, where the provider keeps it. deps: as the run's tools have changed them; null when they stay as given.
+    on from, where the provider keeps it. used_tools: the agents that have used tools, by name, where that matters.
+    deps: as the run's tools have changed them; null when they stay as given.
     new_from: as in `RunOutput`.
     made: what `CallScope.still_made` says.
     """
@@ -182,6 +183,7 @@ class Continuation:
     calls: int
     agent: str = ""
     previous_response_id: str | None = None
+    used_tools: Sequence[str] = ()
     deps: Json = None
     new_from: int = 0
     made: Mapping[str, MadeCall] = field(default_factory=dict)
