@@ -1,6 +1,7 @@
 """Agents that the code of tools runs: each is a run of its own, which nothing starts twice."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_the_innermost_agent_of_three_is_approved_after_a_restart(framewor
     b = framework.agent(scripts[1], name="b", tools=[Inner("c", c, in_body=True)])
     a = framework.agent(scripts[0], name="a", tools=[Inner("b", b, in_body=True)])
     build = app_of(a, b, c)
-    async with run_app(build) as app:
+    async with run_app(build, graceful_shutdown_timeout=timedelta(seconds=1)) as app:
         run = await app.client.start("a", "go")
         request = await sub_run_request(app, run, depth=2)
         assert request.agent_path == ("a", "b", "c")

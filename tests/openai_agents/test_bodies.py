@@ -403,7 +403,7 @@ async def test_a_sync_tool_finds_its_agent_after_a_restart(server: EmbeddedServe
 
     script = Script([call("delegate", "d")], "done")
     build, run_app = Interlock([agent(script, tools=[delegate]), inner]), app_runner(server, 1_000)
-    async with run_app(build) as app:
+    async with run_app(build, graceful_shutdown_timeout=timedelta(seconds=1)) as app:
         run = await app.client.start("support", "help")
         (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
         inside = app.client.attach(sub_run.workflow_id)
