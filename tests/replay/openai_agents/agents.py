@@ -19,6 +19,7 @@ from agents import (
     ModelResponse,
     RunContextWrapper,
     RunHooks,
+    Runner,
     ToolGuardrailFunctionOutput,
     Usage,
     function_tool,
@@ -85,6 +86,8 @@ SCRIPTS: dict[str, list[list[Call] | str]] = {
     "Say something secret.": ["The secret.", "Nothing."],
     "Count.": [[call("count", "c1"), call("remember", "m1", order="A-1001")], [call("count", "c2")], "Two."],
     "Take the book.": [[call("take", "t1", thing="book"), call("take", "t2", thing="pen")], "Taken."],
+    "Tell the teller.": [[call("delegate", "d1", prompt="Refund one.")], "Told."],
+    "Refund one.": [REFUNDS[:1], "Refunded one."],
     "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
 }
 
@@ -336,9 +339,17 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
     counting = Agent[Visit](name="counting", model=model, tools=[count, remember])
     shelved = Agent(name="shelved", model=model, mcp_servers=[Shelf()])
     broken = Agent(name="broken", model=Broken())
+    teller = Agent(name="teller", model=model, tools=[refunds])
+
+    @function_tool
+    async def delegate(prompt: str) -> str:
+        """Have the teller do it."""
+        return str((await Runner.run(teller, prompt)).final_output)
+
+    delegating = Agent(name="delegating", model=model, tools=[delegate])
     once = RetryPolicy(maximum_attempts=1)
     return Interlock(
-        [support, guarded, counting, shelved, broken],
+        [support, guarded, counting, shelved, broken, teller, delegating],
         settings=Settings(task_queue="replay"),
         retries=Retries(model=once, tool=once),
         run_hooks=Hearing(),

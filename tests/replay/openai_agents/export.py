@@ -146,6 +146,16 @@ async def completed_turn(app: RunningApp, name: str) -> dict[str, Run]:
 
 
 @ending
+async def completed_sub_run(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "delegating", "Tell the teller.")
+    (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
+    child = app.client.attach(sub_run.workflow_id)
+    await app.requests(child, 1)
+    await child.decide("1", "approve", by="ann")
+    return {name: await ended(run), f"{name}-child": await ended(child)}
+
+
+@ending
 async def failed_input_guardrail(app: RunningApp, name: str) -> dict[str, Run]:
     return {name: await ended(await start(app, name, "guarded", "Say something forbidden."))}
 
