@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
+from interlock.contracts.payloads import LONGEST_AGENT_NAME
 from interlock.contracts.ports import SubRuns
 from interlock.prices import OwnPrices, Price
 from interlock.settings import Settings
@@ -97,6 +98,11 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
             )
         if not agent.name:
             raise MisconfiguredError('An agent has no name. Give it one where it is made: Agent(..., name="support").')
+        if len(agent.name) > LONGEST_AGENT_NAME:
+            raise MisconfiguredError(
+                f"The name of agent {agent.name[:40]!r}... has {len(agent.name)} characters; at most "
+                f"{LONGEST_AGENT_NAME} fit."
+            )
         if agent.name in named:
             raise MisconfiguredError(f"Two agents have the name {agent.name!r}. Give each a name of its own.")
         named[agent.name] = agent

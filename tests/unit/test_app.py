@@ -56,6 +56,10 @@ class Tenant(BaseModel):
             r'An agent has no name\. Give it one where it is made: Agent\(\.\.\., name="support"\)\.',
         ),
         (
+            [Agent(TestModel(), name="s" * 201, capabilities=[Durable()])],
+            r"The name of agent 's{40}'\.\.\. has 201 characters; at most 200 fit\.",
+        ),
+        (
             [Agent(TestModel(), name="plain")],
             r"Agent 'plain' has no `Durable\(\)`: .* Add `capabilities=\[Durable\(\)\]` from interlock\.adapters",
         ),
@@ -78,6 +82,7 @@ class Tenant(BaseModel):
         "none",
         "twice",
         "no-name",
+        "long-name",
         "not-durable",
         "text",
         "null",

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-AgentName = Annotated[str, Field(min_length=1, max_length=200)]
+LONGEST_AGENT_NAME = 200
+AgentName = Annotated[str, Field(min_length=1, max_length=LONGEST_AGENT_NAME)]
 Json = Any
 """A value that is plain JSON: it comes back from a history as it went in."""
 
