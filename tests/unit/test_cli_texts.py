@@ -24,8 +24,9 @@ from interlock.cli._requests import (
     stuck_text,
     waiting_text,
 )
+from interlock.cli._runs import steps_table
 from interlock.contracts.payloads import ApprovalRequest, RequestKind, RunState, StuckStep
-from interlock.journal import RunEvent
+from interlock.journal import RunEvent, Step
 
 NOW = datetime.now(UTC)
 EVIL = "A\x1b[31m\x9b2J\x07\r\u202eB [bold]x[/]\ud800"
@@ -238,3 +239,13 @@ def test_a_question_that_a_run_cannot_answer_is_one_short_line(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.endswith(' WARNING Failing legacy query request failure=[TMPRL1100] not "a" run_id=r1\n')
+
+
+def test_the_steps_of_several_agents_say_whose_they_are() -> None:
+    def step(position: int, agent: str) -> Step:
+        summary = "model scripted, turn 1"
+        return Step(position=position, kind="model", agent=agent, name="scripted", summary=summary, scheduled_at=NOW)
+
+    assert "Agent" not in shown(steps_table([step(1, "support")]))
+    table = shown(steps_table([step(1, "support"), step(2, "payer")]))
+    assert [row.split()[:2] for row in table.splitlines() if "scripted" in row] == [["1", "support"], ["2", "payer"]]

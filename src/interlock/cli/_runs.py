@@ -93,7 +93,7 @@ async def run_page(found: Found, *, as_json: bool) -> None:
         return
     _print_head(report)
     if steps:
-        out().print(_steps_table(steps))
+        out().print(steps_table(steps))
     for text in (*map(trouble_text, retried), *map(settled_text, decisions)):
         out().print(text, soft_wrap=True)
     for workflow_id, step in stuck:
@@ -150,12 +150,15 @@ def _print_end(report: RunReport) -> None:
         console.print(Text(f"\n{plain(report.error)}", style="red"), soft_wrap=True)
 
 
-def _steps_table(steps: Sequence[Step]) -> Table:
-    made = table("", "Step", "Status", "Tries", "Took")
+def steps_table(steps: Sequence[Step]) -> Table:
+    """The steps of a run, with whose each is when there are several agents in it."""
+    several = len({step.agent for step in steps}) > 1
+    made = table("", *(["Agent"] if several else []), "Step", "Status", "Tries", "Took")
     for step in steps:
+        whose = [line(step.agent)] if several else []
         took = duration((step.ended_at - step.scheduled_at).total_seconds()) if step.ended_at else ""
         what = f"{line(step.summary)}\n{line(step.error)}" if step.error else line(step.summary)
-        made.add_row(str(step.position), what, status_text(step.status), str(step.attempts or ""), took)
+        made.add_row(str(step.position), *whose, what, status_text(step.status), str(step.attempts or ""), took)
     return made
 
 
