@@ -39,7 +39,7 @@ format: env
 bench: env
 	$(PY) -m bench $(ARGS)
 
-# Kills workers and servers for about a quarter of an hour. ARGS="--quick" does a tenth of it.
+# Kills workers and servers for about 25 minutes. ARGS="--quick" does a tenth of it.
 soak: env
 	$(PY) -m soak $(ARGS)
 
