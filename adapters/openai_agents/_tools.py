@@ -176,7 +176,7 @@ class _Call:
         """Run the call, and end what it has left at work: nobody waits for the agents that it has started."""
         try:
             result = await self.run(arguments)
-        except Exception:
+        except Exception:  # Not the run's own cancellation: its end sees to the agents.
             await self._end_agents()
             raise
         await self._end_agents()

@@ -57,6 +57,7 @@ _TOLD_FAILURES = {
 }
 _SDK_CALLS = ("function_call", "mcp_call", "mcp_approval_request")
 _CALLBACKS = ("guardrail", "hook", "handoff", "instructions")
+_SAY_WHAT_THEY_USED = ("judge", "predicate", *_CALLBACKS)  # When they failed, too.
 _KEY_START = 16  # How much of its call's key is in the id of a run that a tool started.
 _TIMEOUT = {"timed_out": "TimeoutError"}
 _TOOL_OUTCOMES = {
@@ -139,11 +140,7 @@ class Steps:
             change |= {"bytes_out": size(attributes.result)} | _came_back(step, result)
         elif status != "cancelled":
             kind, message = await self._decoder.failure(attributes.failure)
-            if step.kind in (
-                "judge",
-                "predicate",
-                *_CALLBACKS,
-            ):  # Those that failed say what they have used up to there.
+            if step.kind in _SAY_WHAT_THEY_USED:
                 used = await self._decoder.first(attributes.failure.application_failure_info.details)
                 change |= {"usage": usage_in(used)}
             change |= {"error": error_text(kind, message), "error_type": kind or _TIMEOUT.get(status)}
