@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ _LIMITS = {
     # What a run is told by updates goes back to the server in one message. One of more than 4 MB ends the run.
     "history.maxInFlightUpdatePayloads": "3000000",
 }
+# A free port, ours or one of those that the server looks for itself, may be gone before the server has it: any outgoing
+# connection of another process can be given it.
+_STARTS = 3
 # Nothing of ours calls home.
 _QUIET = {"frontend.enableServerVersionCheck": "false"}
 
@@ -46,6 +50,10 @@ def free_port() -> int:
         return port
 
 
+class _EndedAtStartError(UnavailableError):
+    """The server's process has ended before it answered."""
+
+
 @dataclass
 class EmbeddedServer:
     """A running server. address: for clients. ui_url: the web UI; empty without one. data: its folder, or None."""
@@ -67,36 +75,48 @@ class EmbeddedServer:
     ) -> Self:
         """Start a server and wait until it answers, at most 30 s.
 
-        port: 0 takes a free one. ui_port: 1 000 above the port when not given. data: the folder that keeps all runs;
-        None keeps them in memory. dynamic_config: by Temporal's own names, with values as JSON.
+        port, ui_port: 0 takes a free one. The UI's is 1 000 above the other when it is not given. data: the folder that
+        keeps all runs; None keeps them in memory. dynamic_config: by Temporal's own names, with values as JSON.
         Interlock's search attributes are registered.
         Raises UnavailableError when the port or the folder is taken, or the server does not come up.
         """
-        port = port or free_port()
-        ui_port = ui_port or (free_port() if port > 60_000 else port + 1_000)
+        for tries_left in reversed(range(_STARTS)):
+            try:
+                return await cls._launch(port or free_port(), ui_port, data, ui, dynamic_config or {})
+            except _EndedAtStartError:
+                if not tries_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    @classmethod
+    async def _launch(
+        cls, port: int, ui_port: int | None, data: Path | None, ui: bool, dynamic_config: Mapping[str, str]
+    ) -> Self:
+        if ui_port is None and port <= 60_000:
+            ui_port = port + 1_000
+        ui_port = ui_port or free_port()
         _check_free(port, "--port")
         if ui:
             _check_free(ui_port, "--ui-port")
-        log, log_path = _log(data)
-        process = await asyncio.create_subprocess_exec(
-            temporal_binary(),
-            *_arguments(port, ui_port if ui else None, data),
-            *(f"--dynamic-config-value={name}={value}" for name, value in (dynamic_config or {}).items()),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log or asyncio.subprocess.DEVNULL,
-            stderr=log or asyncio.subprocess.DEVNULL,
-            env={**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
-            preexec_fn=END_WITH_PARENT,
-            start_new_session=True,  # Ctrl+C in the terminal is for the caller, who stops the server last.
-        )
-        if log:
-            log.close()
-        server = cls(f"127.0.0.1:{port}", f"http://127.0.0.1:{ui_port}" if ui else "", data, process)
-        try:
-            await server._wait_until_ready(log_path)
-        except BaseException:
-            await server.stop()
-            raise
+        program = temporal_binary()
+        with _log(data) as log:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *_arguments(port, ui_port if ui else None, data),
+                *(f"--dynamic-config-value={name}={value}" for name, value in dynamic_config.items()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+                preexec_fn=END_WITH_PARENT,
+                start_new_session=True,  # Ctrl+C in the terminal is for the caller, who stops the server last.
+            )
+            server = cls(f"127.0.0.1:{port}", f"http://127.0.0.1:{ui_port}" if ui else "", data, process)
+            try:
+                await server._wait_until_ready(log)
+            except BaseException:
+                await server.stop()
+                raise
         return server
 
     async def stop(self) -> None:
@@ -115,16 +135,16 @@ class EmbeddedServer:
 
         return f"{self.ui_url}/namespaces/default/workflows/{quote(workflow_id, safe='')}"
 
-    async def _wait_until_ready(self, log_path: Path | None) -> None:
+    async def _wait_until_ready(self, log: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 30
         while loop.time() < deadline:
             if self.process.returncode is not None:
-                raise UnavailableError(f"The Temporal server ended at its start.{_why(log_path)}")
+                raise _EndedAtStartError(f"The Temporal server ended at its start.{_why(log)}")
             if await _listens(self.address) and await _answers(self.address):
                 return
             await asyncio.sleep(0.05)
-        raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log_path)}")
+        raise UnavailableError(f"The Temporal server at {self.address} did not answer within 30 s.{_why(log)}")
 
 
 def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
@@ -139,13 +159,12 @@ def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
     return arguments
 
 
-def _log(data: Path | None) -> tuple[IO[bytes] | None, Path | None]:
+def _log(data: Path | None) -> IO[bytes]:
     if data is None:
-        return None, None
+        return tempfile.TemporaryFile()
     try:
         data.mkdir(parents=True, exist_ok=True)
-        path = data / "temporal.log"
-        log = path.open("ab")
+        log = (data / "temporal.log").open("a+b")
     except OSError as error:
         raise MisconfiguredError(f"The folder {data} cannot hold the server's data: {error.strerror}.") from error
     try:
@@ -155,13 +174,12 @@ def _log(data: Path | None) -> tuple[IO[bytes] | None, Path | None]:
         raise UnavailableError(
             f"Another server keeps its runs in {data}. Use that one, stop it, or take another folder with `--data`."
         ) from error
-    return log, path
+    return log
 
 
-def _why(log_path: Path | None) -> str:
-    if log_path is None or not log_path.exists():
-        return ""
-    lines = log_path.read_text(errors="replace").strip().splitlines()
+def _why(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode(errors="replace").strip().splitlines()
     return f" Its last words: {lines[-1][:300]}" if lines else ""
 
 

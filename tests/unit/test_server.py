@@ -140,6 +140,40 @@ async def test_a_server_that_ends_at_its_start_says_why_in_one_line(tmp_path: Pa
     assert not listens(f"127.0.0.1:{port}")
 
 
+async def test_a_server_whose_port_is_lost_at_its_start_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = tmp_path / "tried"
+    program = tmp_path / "temporal"
+    # The first start comes too late for its port, as another process can make it.
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {tried}\n'
+        f'[ "$(wc -l < {tried})" = 1 ] && {{ echo "bind: address already in use" >&2; exit 1; }}\n'
+        f'exec {temporal_binary()} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    server = await EmbeddedServer.start(port=0, ui=False)
+    await server.stop()
+
+    first, second = tried.read_text().splitlines()
+    assert first.split()[:5] == second.split()[:5]
+    assert server.address.rpartition(":")[2] in second.split()
+    assert server.address.rpartition(":")[2] not in first.split()
+
+
+async def test_a_server_that_never_comes_up_says_why_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "temporal"
+    program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+    with pytest.raises(UnavailableError, match=r"ended at its start\. Its last words: no room$"):
+        await EmbeddedServer.start(port=0, ui=False)
+
+
 def test_the_page_of_a_run_is_found_whatever_its_id() -> None:
     server = EmbeddedServer("127.0.0.1:7233", "http://127.0.0.1:8233", None, None)  # type: ignore[arg-type]
 

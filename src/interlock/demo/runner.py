@@ -112,13 +112,13 @@ class _Demo:
 
     @asynccontextmanager
     async def _started(self) -> "AsyncIterator[EmbeddedServer]":
-        from interlock.server import EmbeddedServer, free_port
+        from interlock.server import EmbeddedServer
 
         self._screen.waits_for("the Temporal server and a worker process to start")
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._workers.stop)
             await self._workers.spawn()
-            server = await EmbeddedServer.start(port=0, ui_port=free_port(), data=self._place.folder)
+            server = await EmbeddedServer.start(port=0, ui_port=0, data=self._place.folder)
             stack.push_async_callback(server.stop)
             stack.push_async_callback(self._workers.stop)  # Once more, so that it goes before its server does.
             await self._workers.serve(server.address)
