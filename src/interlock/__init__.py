@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import (
+    InputDiffersError,
     InterlockError,
     MisconfiguredError,
     RefusedError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "Client",
+    "InputDiffersError",
     "Interlock",
     "InterlockError",
     "Journal",

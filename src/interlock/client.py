@@ -29,6 +29,7 @@ from interlock.contracts.budgets import budget_of
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import (
     KEPT_ELSEWHERE,
+    InputDiffersError,
     MisconfiguredError,
     RefusedError,
     RunFailedError,
@@ -171,6 +172,48 @@ class Client:
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
+        run = self.input(
+            agent,
+            prompt,
+            deps=deps,
+            message_history=message_history,
+            session=session,
+            previous_response_id=previous_response_id,
+            auto_previous_response_id=auto_previous_response_id,
+            conversation_id=conversation_id,
+            model=model,
+            model_settings=model_settings,
+            usage_limits=usage_limits,
+            requested_by=requested_by,
+            stuck_seconds=stuck_seconds,
+            stream=stream,
+            budget=budget,
+        )
+        return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
+
+    def input(
+        self,
+        agent: str,
+        prompt: str | Sequence[Json],
+        *,
+        deps: Json = None,
+        message_history: list[Json] | None = None,
+        session: str | None = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+        conversation_id: str | None = None,
+        model: str | None = None,
+        model_settings: dict[str, Json] | None = None,
+        usage_limits: dict[str, Json] | None = None,
+        requested_by: str | None = None,
+        stuck_seconds: float | None = None,
+        stream: bool = False,
+        budget: Budget | Mapping[str, Json] | None = None,
+    ) -> RunInput:
+        """The input of a run, for `start_run`; nothing is asked of the server. The fields are those of `start`.
+
+        Raises MisconfiguredError when a field has the wrong form, or the whole is too large to travel.
+        """
         if conversation_id is not None:
             raise MisconfiguredError(f"The run cannot be started with a conversation_id: {KEPT_ELSEWHERE}")
         try:
@@ -196,15 +239,26 @@ class Client:
         except ValidationError as error:
             raise MisconfiguredError(f"The run cannot be started: {problems(error, depth=1)}") from error
         check_travels(run, "The run's input")
-        return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
+        return run
 
-    async def start_run(self, id: str, run: RunInput, *, restart: bool = False, pinned_to: Version = None) -> Run:
-        """`start` for an input that is made already. pinned_to: the worker deployment version that the run stays on."""
+    async def start_run(
+        self,
+        id: str,
+        run: RunInput,
+        *,
+        restart: bool = False,
+        pinned_to: Version = None,
+        memo: Mapping[str, Json] | None = None,
+    ) -> Run:
+        """`start` for an input that is made already. pinned_to: the worker deployment version that the run stays on.
+
+        memo: what else is kept with the run for whoever finds it; it is no part of the input.
+        """
         with server_errors(id):
             options = run.options.model_copy(update={"search_attributes": await self._known_attributes()})
             run = run.model_copy(update={"options": options})
             try:
-                return await self._start(id, run, restart=restart, pinned_to=pinned_to)
+                return await self._start(id, run, restart=restart, pinned_to=pinned_to, memo=memo or {})
             except WorkflowAlreadyStartedError:
                 existing = self.attach(id)
                 description = await existing._handle.describe()
@@ -212,10 +266,11 @@ class Client:
                 if not different:
                     return existing
                 if await _was_unfit(existing, description):
-                    return await self._start(id, run, restart=True, pinned_to=pinned_to)
-                raise RefusedError(
+                    return await self._start(id, run, restart=True, pinned_to=pinned_to, memo=memo or {})
+                raise InputDiffersError(
                     f"Run {id!r} exists with another input: {', '.join(different)} differ"
-                    f"{'s' if len(different) == 1 else ''}. Take another id, or start it with the same input."
+                    f"{'s' if len(different) == 1 else ''}. Take another id, or start it with the same input.",
+                    fields=tuple(different),
                 ) from None
 
     async def plan_fork(
@@ -259,18 +314,24 @@ class Client:
         id: str | None = None,
         requested_by: str | None = None,
         budget: Budget | Mapping[str, Json] | None = None,
+        stuck_seconds: float | None = None,
+        restart: bool = False,
+        memo: Mapping[str, Json] | None = None,
     ) -> Run:
         """Start the run of a plan. id: of the new run; made up when not given. budget: in place of the other run's;
-        what is taken over counts as spent."""
+        what is taken over counts as spent. stuck_seconds: in place of the client's. restart, memo: as in `start_run`;
+        with restart the id can be the other run's, once that has ended."""
+        seconds = self.stuck_seconds if stuck_seconds is None else stuck_seconds
         run = plan.run.model_copy(
             update={
                 "requested_by": current_user() if requested_by is None else requested_by,
-                "options": plan.run.options.model_copy(update={"stuck_seconds": self.stuck_seconds}),
+                "options": plan.run.options.model_copy(update={"stuck_seconds": seconds}),
                 **({} if budget is None else {"budget": budget_of(budget)}),
             }
         )
         check_travels(run, "The fork")
-        return await self.start_run(id or f"{plan.journal.workflow_id}-fork-{uuid.uuid4().hex[:6]}", run)
+        new = id or f"{plan.journal.workflow_id}-fork-{uuid.uuid4().hex[:6]}"
+        return await self.start_run(new, run, restart=restart, memo=memo)
 
     def attach(self, id: str) -> Run:
         """The run with this id; nothing is asked of the server."""
@@ -423,7 +484,9 @@ class Client:
             return link.model_copy(update={"unread": str(error)})
         return link.model_copy(update={"journal": journal, "status": journal.status, "error": journal.error})
 
-    async def _start(self, id: str, run: RunInput, *, restart: bool, pinned_to: Version) -> Run:
+    async def _start(
+        self, id: str, run: RunInput, *, restart: bool, pinned_to: Version, memo: Mapping[str, Json]
+    ) -> Run:
         handle = await self.temporal.start_workflow(
             names.AGENT_WORKFLOW,
             run,
@@ -434,6 +497,7 @@ class Client:
                 WorkflowIDReusePolicy.ALLOW_DUPLICATE if restart else WorkflowIDReusePolicy.REJECT_DUPLICATE
             ),
             memo={
+                **memo,
                 names.MEMO_AGENT: run.agent,
                 names.MEMO_INPUT_DIGESTS: _digests(run),
                 **({names.MEMO_PARENT: run.parent.workflow_id} if run.parent else {}),

@@ -93,6 +93,11 @@ class Run:
         """The workflow id."""
         return self._handle.id
 
+    @property
+    def started_run_id(self) -> str:
+        """The run id of the execution that this process has started; empty for a run that was there."""
+        return self._handle.first_execution_run_id or ""
+
     async def result(self) -> RunOutput:
         """Wait for the run's end and return what it gave back.
 
@@ -267,13 +272,14 @@ class Run:
                 if not run_id:
                     return
 
-    async def events(self, *, from_offset: int = 0) -> AsyncGenerator[RunEvent]:
+    async def events(self, *, from_offset: int = 0, follow: bool = True) -> AsyncGenerator[RunEvent]:
         """Follow the run's events to its end, from an offset on: what its models say as they say it, how far its tools
         are, what is asked and decided. Of a run that was not started with `stream` it is told what each model has said
         once it has said it.
 
         Read from the history: no worker is needed, and the run does not notice. Every reader gets the same events under
         the same offsets, during the run or afterwards. One that stopped after an event goes on with its offset + 1.
+        follow: false reads those that there are now.
         Raises RefusedError when there is no such run, or the history of its beginning is no longer kept;
         UnavailableError when the server goes away: read on from where you were.
         """
@@ -283,7 +289,7 @@ class Run:
             run_id, reader = await self._first_execution(), EventReader(self._client.temporal.data_converter)
             while run_id:
                 handle = self._client.temporal.get_workflow_handle(self.id, run_id=run_id)
-                async for event in handle.fetch_history_events(wait_new_event=True):
+                async for event in handle.fetch_history_events(wait_new_event=follow):
                     for found in await reader.read(event):
                         if found.offset >= from_offset:
                             yield found

@@ -23,6 +23,7 @@ NEED_AN_EXTRA = (
     "interlock.testing",
     "interlock.demo",
     "interlock.spans",
+    "interlock.bridge.",
 )
 
 

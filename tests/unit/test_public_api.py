@@ -70,7 +70,7 @@ ROOMS = {
     "interlock.workflows": (*FRAMEWORKS, "interlock.client", "interlock.activities", "interlock.adapters"),
     "interlock.activities": (*FRAMEWORKS, "interlock.client", "interlock.workflows", "interlock.adapters"),
     "interlock.adapters.pydantic_ai": ("airflow", "agents", "interlock.client", "interlock.workflows"),
-    "interlock.bridge": (*FRAMEWORKS, "interlock.workflows", "interlock.adapters"),
+    "interlock.bridge": ("agents", "pydantic_ai", "interlock.workflows", "interlock.adapters", "interlock.worker"),
     "interlock.testing": ("airflow", "agents", "interlock.cli"),
 }
 

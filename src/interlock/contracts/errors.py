@@ -27,6 +27,14 @@ class RefusedError(InterlockError):
     """What was asked is not allowed, now or ever. Never retried."""
 
 
+class InputDiffersError(RefusedError):
+    """There is a run with this id, and it was started with another input. fields: the names of those that differ."""
+
+    def __init__(self, message: str, *, fields: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 class RunFailedError(RefusedError):
     """A run ended without an output.
 

@@ -1,0 +1,67 @@
+"""`@task.agent_workflow`: the function returns the prompt."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.sdk.bases.decorator import (
+    DecoratedOperator,
+    TaskDecorator,
+    determine_kwargs,
+    task_decorator_factory,
+)
+from airflow.sdk.definitions.context import Context, context_merge
+
+from interlock.bridge.identity import TaskIdentity
+from interlock.bridge.operators import AgentWorkflowOperator
+from interlock.bridge.starting import AgentJob, Job, attaches
+from interlock.client import Client
+
+
+class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
+    """An `AgentWorkflowOperator` whose prompt a function makes.
+
+    The function runs once for a run, when it is started: a retry that finds the run again does not call it.
+    """
+
+    custom_operator_name = "@task.agent_workflow"
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *AgentWorkflowOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **AgentWorkflowOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
+
+    def execute(self, context: Context) -> Any:
+        """Make the prompt, unless the task has a run already, then as the operator does."""
+        task = TaskIdentity.of(context)
+        self._attaches = self._do(
+            None, lambda client: attaches(client, task, self.policies, workflow_id=self.workflow_id or "")
+        )
+        if not self._attaches:
+            context_merge(context, self.op_kwargs)
+            kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+            self.prompt = self.python_callable(*self.op_args, **kwargs)
+            self.render_template_fields(context)  # What the function returned may hold templates.
+        return AgentWorkflowOperator.execute(self, context)
+
+    def _job(self, client: Client, context: Any) -> Job:
+        return AgentJob(lambda: self._input(client, context, self.prompt), eager=not self._attaches)
+
+
+def agent_workflow_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Run an agent with the prompt that the decorated function returns. The arguments: see `AgentWorkflowOperator`.
+
+    Used as `@task.agent_workflow(agent="support")`.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=_AgentDecoratedOperator, **kwargs
+    )

@@ -1,0 +1,184 @@
+"""The hook: clients of Temporal, one for each process and event loop."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from temporalio.client import Client as TemporalClient
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import Runtime, TelemetryConfig
+
+from interlock.bridge._airflow import BaseHook
+from interlock.bridge.connection import TemporalSettings, data_converter, read_settings
+from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
+from interlock.bridge.provider import CONNECTION_TYPE
+from interlock.client import Client
+from interlock.contracts.errors import MisconfiguredError, UnavailableError
+from interlock.tracing import interceptors
+
+T = TypeVar("T")
+
+_CONNECT_WITHIN_SECONDS = 10
+
+
+class TemporalHook(BaseHook):
+    """Reaches Temporal by an Airflow connection of type `temporal`.
+
+    Nothing connects before it is used. A client belongs to one event loop of one process, and is shared there: the
+    triggerer has one for all its triggers, whatever their number.
+    """
+
+    conn_name_attr = "temporal_conn_id"
+    default_conn_name = "temporal_default"
+    conn_type = CONNECTION_TYPE
+    hook_name = "Temporal"
+
+    def __init__(self, temporal_conn_id: str = default_conn_name, *, task_queue: str | None = None) -> None:
+        super().__init__()
+        self.temporal_conn_id = temporal_conn_id
+        self.task_queue = task_queue
+
+    def settings(self) -> TemporalSettings:
+        """What the connection says. For code without an event loop."""
+        return read_settings(self.get_connection(self.temporal_conn_id))
+
+    async def client(self) -> Client:
+        """A client for the running event loop, connected.
+
+        Raises TemporalUnavailableError when nobody answers (retried), BadTaskError for a connection that has the wrong
+        form.
+        """
+        settings = read_settings(await self.aget_connection(self.temporal_conn_id))
+        temporal = await _connected(settings, self.temporal_conn_id)
+        return Client(temporal, task_queue=self.task_queue or settings.task_queue)
+
+    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Do something with a client, for code without an event loop, such as a task."""
+        settings = self.settings()
+
+        async def connected() -> T:
+            temporal = await _connected(settings, self.temporal_conn_id)
+            return await work(Client(temporal, task_queue=self.task_queue or settings.task_queue))
+
+        return run_coroutine(connected())
+
+    def get_conn(self) -> TemporalClient:
+        """A client of Temporal's own, for the running event loop. Not for code without one: use `run`."""
+        raise NotImplementedError("Use `hook.run(work)`, or `await hook.client()` inside an event loop.")
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the server answers, knows the namespace and has Interlock's search attributes. Starts nothing."""
+
+        async def look(client: Client) -> tuple[bool, str]:
+            missing = await client.missing_attributes()
+            workers = await client.has_worker()
+            words = [f"Connected to namespace {client.temporal.namespace!r}."]
+            if missing:
+                words.append(f"It lacks search attributes ({', '.join(missing)}): run `interlock server prepare`.")
+            words.append(
+                f"{'A' if workers else 'No'} worker takes runs from task queue {client.task_queue!r}"
+                f"{' now' if workers else '; runs wait until one does'}."
+            )
+            return True, " ".join(words)
+
+        try:
+            return self.run(look)
+        except (BadTaskError, TemporalUnavailableError, MisconfiguredError, UnavailableError) as error:
+            return False, str(error)
+
+
+def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
+    """Run to its end in an event loop of its own, also where the caller's thread has one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    result: list[T] = []
+    errors: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            result.append(asyncio.run(work))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=elsewhere, name="interlock-bridge")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return result[0]
+
+
+_Clients = dict[TemporalSettings, "asyncio.Future[TemporalClient]"]
+_clients: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients]" = WeakKeyDictionary()
+_runtime: tuple[int, Runtime] | None = None
+
+
+def _own_runtime() -> Runtime:
+    # One that was made before a fork, Temporal's default one among them, cannot be used after it.
+    global _runtime
+    if _runtime is None or _runtime[0] != os.getpid():
+        _runtime = (os.getpid(), Runtime(telemetry=TelemetryConfig()))
+    return _runtime[1]
+
+
+async def _connected(settings: TemporalSettings, conn_id: str) -> TemporalClient:
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    if settings not in clients:
+        clients[settings] = asyncio.ensure_future(_connect(settings, conn_id))
+    connecting = clients[settings]
+    try:
+        return await asyncio.shield(connecting)
+    except BaseException:
+        if connecting.done() and (connecting.cancelled() or connecting.exception()):
+            clients.pop(settings, None)  # The next one tries again.
+        raise
+
+
+async def _connect(settings: TemporalSettings, conn_id: str) -> TemporalClient:
+    options: dict[str, Any] = {}
+    if settings.address:
+        options = {
+            "target_host": settings.address,
+            "namespace": settings.namespace or "default",
+            "api_key": settings.api_key or None,
+            "tls": settings.tls_config,
+        }
+    else:
+        options = _from_environment(settings)
+    try:
+        async with asyncio.timeout(_CONNECT_WITHIN_SECONDS):
+            return await TemporalClient.connect(
+                data_converter=data_converter(settings.data_converter) or pydantic_data_converter,
+                interceptors=interceptors(),
+                runtime=_own_runtime(),
+                **options,
+            )
+    except ValueError as error:
+        raise BadTaskError(f"The connection {conn_id!r} cannot be used: {error}.") from error
+    except (RuntimeError, TimeoutError) as error:
+        raise TemporalUnavailableError(
+            f"No Temporal server answers at {options['target_host']} (connection {conn_id!r}): "
+            f"{error or f'nothing within {_CONNECT_WITHIN_SECONDS} s'}."
+        ) from error
+
+
+def _from_environment(settings: TemporalSettings) -> dict[str, Any]:
+    from temporalio.envconfig import ClientConfig
+
+    try:
+        options: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+    except Exception as error:
+        raise BadTaskError(f"Temporal's client configuration cannot be read: {error}") from error
+    options.setdefault("target_host", "localhost:7233")
+    if settings.namespace:
+        options["namespace"] = settings.namespace
+    if settings.api_key:
+        options["api_key"] = settings.api_key
+    if settings.tls_config is not None:
+        options["tls"] = settings.tls_config
+    return options

@@ -1,0 +1,55 @@
+"""When a task's run is ended with the task, and how."""
+
+import asyncio
+from typing import Any, Literal
+
+from asgiref.sync import sync_to_async
+from temporalio.service import RPCError, RPCStatusCode
+
+from interlock.client import Client
+
+OnKill = Literal["cancel", "terminate", "leave"]
+"""What becomes of an open run when its task is over: it may clean up (`cancel`), it ends at once, or it goes on."""
+
+_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+_ASKS = 5
+
+
+async def is_over(ti: Any) -> bool:
+    """Whether Airflow takes a task instance for ended: marked, timed out, or its Dag run failed.
+
+    Not when it was cleared, is to be retried, or was woken up by an answer. Unknown counts as not: a run that goes on
+    is seen in Temporal, and the next try finds it; one that was cancelled for nothing is lost.
+    """
+    for attempt in range(_ASKS):
+        try:
+            return await sync_to_async(task_state)(ti) in _OVER
+        except Exception:  # The triggerer's own API is not up yet, or is busy.
+            await asyncio.sleep(attempt + 1)
+    return False
+
+
+def task_state(ti: Any) -> str:
+    """The state of a task instance by Airflow's database; empty for none."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    mapped = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=mapped
+    )
+    found = states.get(ti.run_id, {})
+    state = next(iter(found.values()), None)
+    return str(getattr(state, "value", state) or "")
+
+
+async def stop_run(client: Client, workflow_id: str, how: OnKill, why: str) -> None:
+    """End an open run; one that has ended is left alone. why: is kept with a termination."""
+    handle = client.temporal.get_workflow_handle(workflow_id)
+    try:
+        if how == "cancel":
+            await handle.cancel()
+        elif how == "terminate":
+            await handle.terminate(reason=why)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise

@@ -1,0 +1,614 @@
+"""The operators: each starts a run, or finds its own again, and waits for it without holding a worker."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel
+from temporalio.service import RPCError
+
+from interlock.bridge import metrics
+from interlock.bridge._airflow import BaseOperator, reschedule
+from interlock.bridge.endings import Ending, ending_of
+from interlock.bridge.errors import (
+    BadTaskError,
+    RunStuckError,
+    RunVanishedError,
+    TemporalUnavailableError,
+    WaitTimedOutError,
+)
+from interlock.bridge.hook import TemporalHook, run_coroutine
+from interlock.bridge.identity import TaskIdentity
+from interlock.bridge.killing import OnKill, stop_run, task_state
+from interlock.bridge.links import LINKS, links_of
+from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, run_xcom, xcoms_of
+from interlock.bridge.progress import Progress
+from interlock.bridge.starting import (
+    AgentJob,
+    Begun,
+    Job,
+    OnChangedInput,
+    OnClear,
+    OnNewDagRun,
+    OnRetry,
+    OnVanishedRun,
+    Policies,
+    WorkflowJob,
+    begin,
+)
+from interlock.bridge.triggers import RunTrigger
+from interlock.client import Client
+from interlock.contracts.errors import InterlockError, MisconfiguredError, RefusedError, UnavailableError
+from interlock.contracts.payloads import DEFAULT_STUCK_SECONDS, Json, RunInput
+
+T = TypeVar("T")
+WaitMode = Literal["defer", "poll", "reschedule"]
+Approvals = Literal["interlock", "required_actions"]
+OnStuck = Literal["fail", "wait"]
+
+_START_ATTEMPTS = 4
+_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+
+
+class _RunOperator(BaseOperator):
+    """Starts a run and waits for it. What both operators have in common.
+
+    workflow_id: in place of `airflow/DAG/RUN/TASK[/MAP_INDEX]`; a business key.
+    wait_mode: `defer`: the triggerer waits; `poll`: this task waits and keeps its worker; `reschedule`: it looks every
+    poll_seconds. All else means the same in each.
+    wait_timeout: how long one try of the task waits, the time in the triggerer included; `execution_timeout` when it is
+    not given. A run that is still open then is ended by `on_kill`.
+    on_kill: `cancel`, `terminate` or `leave` the run when somebody marks the task failed or successful, fails the Dag
+    run, or the time is over. A run is never ended since its task was cleared, retried, or woken up.
+    on_retry, on_clear, on_changed_input, on_vanished_run, on_new_dag_run: see `Policies`.
+    xcom_limit_bytes: a larger result stays in Temporal; the XCom refers to it, see `read_result`.
+    """
+
+    template_fields: Sequence[str] = ("workflow_id", "task_queue", "temporal_conn_id")
+    operator_extra_links = LINKS
+    ui_color = "#e7e4fb"
+    run_links: dict[str, str]
+    _is_agent: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        temporal_conn_id: str = TemporalHook.default_conn_name,
+        task_queue: str | None = None,
+        workflow_id: str | None = None,
+        wait_mode: WaitMode = "defer",
+        poll_seconds: float = 30,
+        wait_timeout: timedelta | None = None,
+        on_kill: OnKill = "cancel",
+        on_retry: OnRetry = "attach",
+        on_clear: OnClear = "continue",
+        on_changed_input: OnChangedInput = "fail",
+        on_vanished_run: OnVanishedRun = "fail",
+        on_new_dag_run: OnNewDagRun = "new",
+        xcom_limit_bytes: int = XCOM_LIMIT_BYTES,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.temporal_conn_id = temporal_conn_id
+        self.task_queue = task_queue
+        self.workflow_id = workflow_id
+        self.wait_mode = _one_of(WaitMode, "wait_mode", wait_mode)
+        self.poll_seconds = _above_zero("poll_seconds", poll_seconds)
+        self.wait_timeout = wait_timeout
+        self.kill_mode = _one_of(OnKill, "on_kill", on_kill)
+        self.policies = Policies(
+            on_retry=_one_of(OnRetry, "on_retry", on_retry),
+            on_clear=_one_of(OnClear, "on_clear", on_clear),
+            on_changed_input=_one_of(OnChangedInput, "on_changed_input", on_changed_input),
+            on_vanished_run=_one_of(OnVanishedRun, "on_vanished_run", on_vanished_run),
+            on_new_dag_run=_one_of(OnNewDagRun, "on_new_dag_run", on_new_dag_run),
+        )
+        self.xcom_limit_bytes = xcom_limit_bytes
+        self.run_links = {}
+
+    # What the two operators differ in.
+
+    def _job(self, client: Client, context: Any) -> Job:
+        raise NotImplementedError
+
+    @property
+    def _on_stuck(self) -> OnStuck:
+        return "wait"
+
+    @property
+    def _mirrors(self) -> bool:
+        return False
+
+    def _show_requests(self, context: Any, client: Client, waited: Waited) -> Coroutine[Any, Any, Waited]:
+        raise NotImplementedError
+
+    # Airflow's own calls.
+
+    def execute(self, context: Any) -> Any:
+        """Start the run, or find it, and wait."""
+        waited = self._begin(context)
+        if self.wait_mode == "defer":
+            ending = self._do(waited, lambda client: ending_of(client, waited.workflow_id))
+            return self._finish(context, waited, ending) if ending else self._defer(waited)
+        if self.wait_mode == "reschedule":
+            return self._look(context, waited, {"kind": "poll"})
+        return self._poll(context, waited)
+
+    def resume(self, context: Any, event: dict[str, Any]) -> Any:
+        """Look at the run again, as the trigger has hinted."""
+        return self._look(context, Waited.model_validate(event["waited"]), event)
+
+    def on_kill(self) -> None:
+        """This task is killed while it runs: the run ends with it when the task is over, and not when it is tried
+        again."""
+        waited: Waited | None = getattr(self, "_waited", None)
+        ti = getattr(self, "_ti", None)
+        if waited is None or ti is None or self.kill_mode == "leave":
+            return
+        # In a thread of its own: this is called in the middle of whatever the task does.
+        thread = threading.Thread(target=self._kill, args=(ti, waited), daemon=True)
+        thread.start()
+        thread.join(timeout=4)  # Airflow gives a task five seconds.
+
+    # Phases.
+
+    def _begin(self, context: Any) -> Waited:
+        task = TaskIdentity.of(context)
+        began_at = datetime.now(UTC)
+        store = context.get("task_state_store")  # Airflow 3.3 and later.
+        known = _recalled(store) == task.clears
+        hook = self._hook()
+        self._ti = context["ti"]
+
+        async def start(client: Client) -> Begun:
+            job = self._job(client, context)
+            return await begin(client, job, task, self.policies, workflow_id=self.workflow_id or "", known=known)
+
+        begun = self._do(None, start)
+        if store is not None:
+            store.set("interlock_run", {"workflow_id": begun.workflow_id, "clears": task.clears})
+        waited = Waited.begun(
+            begun,
+            began_at=began_at,
+            temporal_conn_id=self.temporal_conn_id,
+            task_queue=self.task_queue or None,
+            deadline=self._deadline(context, began_at),
+            on_kill=self.kill_mode,
+            on_stuck=self._on_stuck,
+            mirrors=self._mirrors,
+            told=0 if begun.how == "started" else self._told(begun, task),
+            ends_task=self._can_be_ended_by_the_trigger(),
+            pushes=bool(self.do_xcom_push),
+            xcom_limit_bytes=self.xcom_limit_bytes,
+        )
+        self._waited = waited
+        settings = hook.settings()
+        self.run_links = links_of(
+            ui_url=settings.ui_url,
+            namespace=settings.namespace or "default",
+            workflow_id=begun.workflow_id,
+            run_id=begun.run_id,
+            conn_id=self.temporal_conn_id,
+        )
+        # Now, not with the result: people want to look at a run that is under way.
+        for link in LINKS:
+            context["ti"].xcom_push(key=link.xcom_key, value=self.run_links.get(link.xcom_key, ""))
+        context["ti"].xcom_push(key=RUN, value=run_xcom(waited))
+        self._say(begun)
+        return waited
+
+    def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
+        self._waited, self._ti = waited, context["ti"]
+        try:
+            return self._looked(context, waited, event)
+        except TemporalUnavailableError as error:
+            # The run is safe. The triggerer waits until Temporal is there again.
+            self.log.warning("%s", error)
+            return self._wait_on(context, waited)
+
+    def _looked(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
+        if event.get("error"):
+            raise BadTaskError(event["error"])
+
+        async def look(client: Client) -> tuple[Ending | None, str, Waited]:
+            run = client.attach(waited.workflow_id)
+            await Progress(run, skip=waited.told).catch_up()
+            if ending := await ending_of(client, waited.workflow_id):
+                return ending, "", waited
+            if event["kind"] == "timeout" or _is_past(waited.deadline):
+                await stop_run(client, waited.workflow_id, waited.on_kill, "The task's time is over.")
+                return None, "timeout", waited
+            if not self._is_agent:
+                return None, "", waited
+            stuck = ""
+            if self._on_stuck == "fail" and event["kind"] in ("stuck", "poll"):
+                stuck = await _stuck(run)
+            return None, stuck, await self._show_requests(context, client, waited) if self._mirrors else waited
+
+        try:
+            ending, why, waited = self._do(waited, look)
+        except RunVanishedError:
+            if self.policies.on_vanished_run == "fail":
+                raise
+            return self._wait_on(context, self._begin(context))
+        if ending is not None:
+            return self._finish(context, waited, ending)
+        if why == "timeout":
+            became = {"cancel": "It was cancelled.", "terminate": "It was terminated.", "leave": "It goes on."}
+            limit = self.wait_timeout or self.execution_timeout
+            raise WaitTimedOutError(
+                f"Run {waited.workflow_id!r} was still open after {limit}, this task's time. "
+                f"{became[waited.on_kill]} A retry finds it again and repeats nothing that is complete."
+            ).about(waited.workflow_id, waited.run_id)
+        if why:
+            raise RunStuckError(
+                f"Run {waited.workflow_id!r} is stuck: {why} Nothing of it is lost. The next try of this task, and a "
+                f"clear, runs that step again in place; so does `interlock runs retry {waited.workflow_id}`."
+            ).about(waited.workflow_id, waited.run_id)
+        return self._wait_on(context, waited)
+
+    def _wait_on(self, context: Any, waited: Waited) -> Any:
+        if self.wait_mode == "defer":
+            return self._defer(waited)
+        if self.wait_mode == "reschedule":
+            raise reschedule(datetime.now(UTC) + timedelta(seconds=self.poll_seconds))
+        return self._poll(context, waited)
+
+    def _defer(self, waited: Waited) -> None:
+        # Without a timeout of Airflow's: that would fail the task and leave the run. The trigger keeps the deadline.
+        self.defer(trigger=RunTrigger(waited.model_dump(mode="json")), method_name="resume")
+
+    def _poll(self, context: Any, waited: Waited) -> Any:
+        trigger = RunTrigger(waited.model_copy(update={"ends_task": False}).model_dump(mode="json"))
+
+        async def first() -> dict[str, Any]:
+            async for event in trigger.run():
+                payload: dict[str, Any] = event.payload
+                return payload
+            raise AssertionError("unreachable")
+
+        return self.resume(context, run_coroutine(first()))
+
+    def _finish(self, context: Any, waited: Waited, ending: Ending) -> Any:
+        xcoms = xcoms_of(ending, waited)
+        value = xcoms.pop(RETURN_VALUE, None)
+        for key, content in xcoms.items():
+            context["ti"].xcom_push(key=key, value=content)
+        metrics.ended(context, ending, waited)
+        if ending.status != "completed":
+            raise ending.error()
+        facts = {
+            "workflow_id": ending.workflow_id,
+            "run_id": ending.run_id,
+            "decisions": [one.decision_id for one in ending.decisions],
+        }
+        for outlet in self.outlets or ():
+            context["outlet_events"][outlet].extra.update(facts)
+        return value
+
+    # Small things.
+
+    def _hook(self) -> TemporalHook:
+        return TemporalHook(self.temporal_conn_id, task_queue=self.task_queue or None)
+
+    def _do(self, waited: Waited | None, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Do something with a client. Interlock's errors become Airflow's."""
+        for attempt in range(_START_ATTEMPTS):
+            try:
+                return self._hook().run(work)
+            except (UnavailableError, TemporalUnavailableError, RPCError) as error:
+                if attempt == _START_ATTEMPTS - 1:
+                    raise TemporalUnavailableError(str(error)) from error
+                self.log.warning("%s Trying again in %s s.", error, 2**attempt)
+                time.sleep(2**attempt)
+            except RefusedError as error:
+                if waited is not None and str(error).startswith("There is no run"):
+                    raise RunVanishedError(
+                        f"Temporal no longer knows the run {waited.workflow_id!r} that this task has started: its "
+                        "retention time is over, or somebody deleted it. Set on_vanished_run='new' to start a new one."
+                    ).about(waited.workflow_id, waited.run_id) from error
+                raise BadTaskError(str(error)) from error
+            except MisconfiguredError as error:
+                raise BadTaskError(str(error)) from error
+        raise AssertionError("unreachable")
+
+    def _deadline(self, context: Any, began_at: datetime) -> datetime | None:
+        limit = self.wait_timeout or self.execution_timeout
+        if limit is None:
+            return None
+        first = context["ti"].get_first_reschedule_date(context) if self.wait_mode == "reschedule" else None
+        return (first or began_at) + limit
+
+    def _can_be_ended_by_the_trigger(self) -> bool:
+        """Whether no code of a worker's is needed once the run has completed."""
+        return (
+            not self.outlets
+            and type(self).post_execute is BaseOperator.post_execute
+            and (getattr(self, "_post_execute_hook", None) is None)
+        )
+
+    def _told(self, begun: Begun, task: TaskIdentity) -> int:
+        if task.rescheduled or begun.how == "continued":
+            return 0
+
+        async def count(client: Client) -> int:
+            number = 0
+            async for event in client.attach(begun.workflow_id).events(follow=False):
+                number = event.offset + 1
+            return number
+
+        return self._do(None, count)
+
+    def _say(self, begun: Begun) -> None:
+        words = {
+            "started": "Started run %s (execution %s).",
+            "attached": "Found run %s (execution %s) of this task; it goes on.",
+            "continued": "Run %s had ended without a result; it begins again where it stopped (execution %s).",
+        }
+        self.log.info(words[begun.how], begun.workflow_id, begun.run_id)
+        if begun.reused:
+            self.log.info("%s steps are complete already and do not run again.", begun.reused)
+        if begun.retried:
+            self.log.info("Stuck steps that run again now: %s.", ", ".join(begun.retried))
+
+    def _kill(self, ti: Any, waited: Waited) -> None:
+        try:
+            if task_state(ti) not in _OVER:
+                return
+        except Exception:  # Nobody answers any more: the next try finds the run, or people do, in Temporal.
+            return
+        self._do(None, lambda client: stop_run(client, waited.workflow_id, self.kill_mode, "The task was killed."))
+
+
+class TemporalWorkflowOperator(_RunOperator):
+    """Runs any workflow by its name and waits for it. Its result is the task's value.
+
+    workflow: the name of its type. arguments: one JSON value or pydantic model each, in order.
+    memo: for whoever finds the run. run_timeout: after which Temporal ends the run itself.
+    The other arguments: see `_RunOperator`.
+    """
+
+    template_fields: Sequence[str] = (*_RunOperator.template_fields, "workflow", "arguments", "memo")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"arguments": "json", "memo": "json"}
+
+    def __init__(
+        self,
+        *,
+        workflow: str,
+        arguments: Sequence[Any] = (),
+        memo: Mapping[str, Json] | None = None,
+        run_timeout: timedelta | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.workflow = workflow
+        self.arguments = arguments
+        self.memo = memo or {}
+        self.run_timeout = run_timeout
+
+    def _job(self, client: Client, context: Any) -> Job:
+        if isinstance(self.arguments, str | bytes) or not isinstance(self.arguments, Sequence):
+            raise BadTaskError(
+                f"arguments of task {self.task_id!r} is {type(self.arguments).__name__}; it is a list, one for each "
+                "argument of the workflow."
+            )
+        return WorkflowJob(
+            self.workflow,
+            tuple(_as_json(f"arguments[{number}]", value) for number, value in enumerate(self.arguments)),
+            task_queue=self.task_queue or "",
+            execution_timeout=self.run_timeout,
+            memo=_as_json("memo", dict(self.memo)),
+            summary=f"{context['ti'].dag_id}.{context['ti'].task_id}",
+        )
+
+
+class AgentWorkflowOperator(_RunOperator):
+    """Runs an agent and waits for it; while a person is asked, nothing is held. The agent's output is the task's value.
+
+    agent: the name of an agent of the workers' app. prompt: text, or a list of the framework's content parts.
+    deps, message_history, session, model, model_settings, usage_limits, budget, stream: as in `Client.start`.
+    requested_by: who wants the run; the user who has triggered the Dag run, or the Dag, when not given.
+    approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
+    `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
+    assignees: of `required_actions`: ids of the Airflow users who may answer; everybody who may when empty.
+    on_stuck: when a step has failed for good, `fail` the try: the next one runs that step again in place. `wait`: until
+    somebody else has it retried. stuck_seconds: how long such a run waits.
+    The other arguments: see `_RunOperator`.
+    """
+
+    template_fields: Sequence[str] = (
+        *_RunOperator.template_fields,
+        "agent",
+        "prompt",
+        "deps",
+        "message_history",
+        "session",
+        "model",
+        "model_settings",
+        "usage_limits",
+        "budget",
+        "requested_by",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"deps": "json", "message_history": "json"}
+    _is_agent = True
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        prompt: Any = None,
+        deps: Any = None,
+        message_history: list[Json] | None = None,
+        session: str | None = None,
+        model: str | None = None,
+        model_settings: dict[str, Json] | None = None,
+        usage_limits: dict[str, Json] | None = None,
+        budget: Mapping[str, Json] | None = None,
+        requested_by: str | None = None,
+        stream: bool = False,
+        approvals: Approvals = "interlock",
+        approvals_dag_id: str = "interlock_approvals",
+        assignees: Sequence[str] = (),
+        on_stuck: OnStuck = "fail",
+        stuck_seconds: float = DEFAULT_STUCK_SECONDS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.agent = agent
+        self.prompt = prompt
+        self.deps = deps
+        self.message_history = message_history
+        self.session = session
+        self.model = model
+        self.model_settings = model_settings
+        self.usage_limits = usage_limits
+        self.budget = budget
+        self.requested_by = requested_by
+        self.stream = stream
+        self.approvals = _one_of(Approvals, "approvals", approvals)
+        self.approvals_dag_id = approvals_dag_id
+        self.assignees = tuple(assignees)
+        self.on_stuck = _one_of(OnStuck, "on_stuck", on_stuck)
+        self.stuck_seconds = stuck_seconds
+
+    def _job(self, client: Client, context: Any) -> Job:
+        return AgentJob(lambda: self._input(client, context, self.prompt), eager=True)
+
+    def _input(self, client: Client, context: Any, prompt: Any) -> RunInput:
+        return client.input(
+            self.agent,
+            _prompt(self.task_id, prompt),
+            deps=_as_json("deps", self.deps),
+            message_history=_as_json("message_history", self.message_history),
+            session=self.session or None,
+            model=self.model or None,
+            model_settings=_as_json("model_settings", self.model_settings),
+            usage_limits=_as_json("usage_limits", self.usage_limits),
+            budget=_as_json("budget", self.budget),
+            requested_by=self.requested_by or _requester(context),
+            stuck_seconds=self.stuck_seconds,
+            stream=self.stream,
+        )
+
+    @property
+    def _on_stuck(self) -> OnStuck:
+        return self.on_stuck
+
+    @property
+    def _mirrors(self) -> bool:
+        return self.approvals == "required_actions"
+
+    async def _show_requests(self, context: Any, client: Client, waited: Waited) -> Waited:
+        raise NotImplementedError
+
+
+class TemporalSignalOperator(BaseOperator):
+    """Sends a signal to a workflow. Sending it again, as a retry may, is for the workflow to bear.
+
+    workflow_id, run_id: of the workflow; its latest execution without a run_id. signal: its name. arguments: JSON.
+    """
+
+    template_fields: Sequence[str] = ("workflow_id", "run_id", "signal", "arguments", "temporal_conn_id")
+
+    def __init__(
+        self,
+        *,
+        workflow_id: str,
+        signal: str,
+        arguments: Sequence[Any] = (),
+        run_id: str | None = None,
+        temporal_conn_id: str = TemporalHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.workflow_id = workflow_id
+        self.run_id = run_id
+        self.signal = signal
+        self.arguments = arguments
+        self.temporal_conn_id = temporal_conn_id
+
+    def execute(self, context: Any) -> None:
+        """Send it. Raises BadTaskError when there is no such open workflow."""
+        arguments = [_as_json(f"arguments[{number}]", value) for number, value in enumerate(self.arguments)]
+
+        async def send(client: Client) -> None:
+            handle = client.temporal.get_workflow_handle(self.workflow_id, run_id=self.run_id or None)
+            await handle.signal(self.signal, args=arguments)
+
+        try:
+            TemporalHook(self.temporal_conn_id).run(send)
+        except RPCError as error:
+            from temporalio.service import RPCStatusCode
+
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise BadTaskError(
+                    f"Workflow {self.workflow_id!r} cannot be signalled: {error.message}. It has ended, or never was."
+                ) from error
+            raise TemporalUnavailableError(error.message) from error
+
+
+async def _stuck(run: Any) -> str:
+    """What is stuck, in words; empty when nothing is."""
+    try:
+        state = await run.state()
+    except InterlockError:  # No worker answers: then the trigger's hint is all there is.
+        return "a step has failed for good."
+    return " ".join(f"{step.label} failed: {step.error_type}: {step.message}." for step in state.stuck)
+
+
+def _is_past(deadline: datetime | None) -> bool:
+    return deadline is not None and datetime.now(UTC) >= deadline
+
+
+def _recalled(store: Any) -> int | None:
+    if store is None:
+        return None
+    kept = store.get("interlock_run")
+    return kept.get("clears") if isinstance(kept, dict) else None
+
+
+def _requester(context: Any) -> str:
+    user = getattr(context.get("dag_run"), "triggering_user_name", None)
+    return user or f"airflow:{context['ti'].dag_id}"
+
+
+def _prompt(task_id: str, prompt: Any) -> Any:
+    if isinstance(prompt, str) and prompt.strip():
+        return prompt
+    parts = _as_json("prompt", prompt)
+    if isinstance(parts, list) and parts:
+        return parts
+    raise BadTaskError(
+        f"The prompt of task {task_id!r} is a {type(prompt).__name__}; it is a text that is not empty, or a list of "
+        "content parts."
+    )
+
+
+def _as_json(what: str, value: Any) -> Any:
+    """A value as plain JSON. Pydantic models are dumped; anything else that is no JSON is refused by its name."""
+    try:
+        return json.loads(json.dumps(value, default=_dumped, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise BadTaskError(f"{what} is not JSON: {error}. Allowed are JSON values and pydantic models.") from error
+
+
+def _dumped(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is none")
+
+
+def _one_of(words: Any, name: str, value: T) -> T:
+    allowed = words.__args__
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not known; it is one of {', '.join(map(repr, allowed))}.")
+    return value
+
+
+def _above_zero(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name}={value!r} has to be above zero.")
+    return value

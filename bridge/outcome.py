@@ -1,0 +1,89 @@
+"""What a task knows of its run while it waits, and what it leaves behind in XComs."""
+
+from datetime import datetime
+
+from pydantic import AwareDatetime
+
+from interlock.bridge.endings import Ending, xcom_value
+from interlock.bridge.killing import OnKill
+from interlock.bridge.starting import Begun
+from interlock.contracts.payloads import Json, Payload, Usage
+
+RETURN_VALUE = "return_value"
+RUN = "run"
+USAGE = "usage"
+DECISIONS = "decisions"
+XCOM_LIMIT_BYTES = 64_000
+"""Up to which size a result is an XCom by itself, in bytes of JSON."""
+
+
+class Waited(Payload):
+    """What a task knows of its run. Stored with the trigger and carried by each event, so it evolves like a message.
+
+    began_at: when this try began to wait. deadline: a wall-clock time, in UTC; null without one.
+    told: how many events of the run earlier tries have told in their logs. reused, used: steps and usage by then.
+    must_exist: no such run is the end of the waiting. mirrors: requests are shown in Airflow. asked: those that are.
+    ends_task: the trigger may end the task when the run has completed. pushes: what the run gives back becomes an XCom.
+    """
+
+    temporal_conn_id: str
+    task_queue: str | None = None
+    workflow_id: str
+    run_id: str
+    how: str = "started"
+    began_at: AwareDatetime
+    deadline: AwareDatetime | None = None
+    on_kill: OnKill = "cancel"
+    on_stuck: str = "fail"
+    told: int = 0
+    reused: int = 0
+    used: Usage = Usage()
+    must_exist: bool = True
+    mirrors: bool = False
+    asked: tuple[str, ...] = ()
+    ends_task: bool = False
+    pushes: bool = True
+    xcom_limit_bytes: int = XCOM_LIMIT_BYTES
+
+    @classmethod
+    def begun(cls, begun: Begun, *, began_at: datetime, **rest: object) -> "Waited":
+        """Of a run that has just begun."""
+        return cls(
+            workflow_id=begun.workflow_id,
+            run_id=begun.run_id,
+            how=begun.how,
+            reused=begun.reused,
+            used=begun.used,
+            began_at=began_at,
+            **rest,  # type: ignore[arg-type]
+        )
+
+
+def run_xcom(waited: Waited, ending: Ending | None = None) -> dict[str, Json]:
+    """The XCom `run`: which run the task has, and how this try came by it."""
+    return {
+        "workflow_id": waited.workflow_id,
+        "run_id": ending.run_id if ending else waited.run_id,
+        "how": waited.how,
+        "reused_steps": waited.reused,
+        **({"status": ending.status} if ending else {}),
+    }
+
+
+def usage_xcom(waited: Waited, total: Usage) -> dict[str, Json]:
+    """The XCom `usage`: of the run in all, and of what it did since this try began."""
+    fields = {name: getattr(total, name) - getattr(waited.used, name) for name in Usage.model_fields}
+    this_try = Usage(**{name: max(spent, type(spent)(0)) for name, spent in fields.items()})
+    return {"this_try": this_try.model_dump(mode="json"), "total": total.model_dump(mode="json")}
+
+
+def xcoms_of(ending: Ending, waited: Waited) -> dict[str, Json]:
+    """All XComs of a run that has ended, by key; the return value of a completed one among them."""
+    found: dict[str, Json] = {RUN: run_xcom(waited, ending)}
+    if ending.usage is not None:
+        found[USAGE] = usage_xcom(waited, ending.usage)
+    if ending.decisions:
+        found[DECISIONS] = [one.model_dump(mode="json") for one in ending.decisions]
+    if ending.status == "completed" and waited.pushes:
+        found[RETURN_VALUE] = xcom_value(ending, waited.xcom_limit_bytes)
+    return found

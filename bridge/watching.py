@@ -1,0 +1,203 @@
+"""Waits for many runs at once: whoever waits is given a hint that its run may have changed, and looks at it then.
+
+A few runs are each followed by a long poll of their history. When more wait in one process, one watcher asks the
+server's visibility store for all of them: two requests a second at most, whatever their number.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import structlog
+from temporalio.client import Client as TemporalClient
+from temporalio.common import SearchAttributeKey
+from temporalio.service import RPCError
+
+from interlock.contracts import names
+
+FOLLOWED = 8
+"""Up to how many runs are followed one by one."""
+
+_CLOSED_EVERY_SECONDS = 0.9
+_WAITING_EVERY_SECONDS = 3.0
+_OPEN_EVERY_SECONDS = 60.0
+_BEHIND = timedelta(seconds=30)  # A visibility store may show what has closed later than it closed.
+_LONGEST_PAUSE_SECONDS = 30.0
+_STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
+_PENDING = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
+_WAITING = ("awaiting_approval", "awaiting_tool_result", "stuck")
+
+_log = structlog.get_logger(__name__)
+
+Follow = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+"""Follows one run and calls what it is given whenever the run may have changed, until it is cancelled."""
+
+
+class Waiter:
+    """One that waits for a run. follow: how the run is followed while few wait."""
+
+    def __init__(self, workflow_id: str, follow: Follow) -> None:
+        self.workflow_id = workflow_id
+        self.since = time.monotonic()
+        self._follow = follow
+        self._hint = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+
+    def hint(self) -> None:
+        """Have it look at its run."""
+        self._hint.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a hint, for some seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hint.wait()
+        self._hint.clear()
+
+    @property
+    def follows(self) -> bool:
+        """Whether the run is followed by itself."""
+        return self._following is not None
+
+    def follow(self, wanted: bool) -> None:
+        """Begin or stop to follow the run."""
+        if wanted and self._following is None:
+            self._following = asyncio.create_task(self._follow(self.hint))
+        elif not wanted and self._following is not None:
+            self._following.cancel()
+            self._following = None
+            self.hint()  # What happened in between is looked for.
+
+
+class Watch:
+    """All that wait for runs by one client."""
+
+    def __init__(self, temporal: TemporalClient) -> None:
+        self._temporal = temporal
+        self._waiters: dict[str, set[Waiter]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._closed_after: datetime | None = None
+        self._seen_closed: dict[str, datetime] = {}
+        self._seen_waiting: dict[str, tuple[str | None, int | None]] = {}
+        self.requests = 0  # To the server so far, for who measures.
+
+    def __len__(self) -> int:
+        return sum(len(waiters) for waiters in self._waiters.values())
+
+    @contextlib.asynccontextmanager
+    async def waiting(self, workflow_id: str, follow: Follow) -> AsyncIterator[Waiter]:
+        """Wait for a run inside of this context."""
+        waiter = Waiter(workflow_id, follow)
+        self._waiters.setdefault(workflow_id, set()).add(waiter)
+        self._arrange()
+        try:
+            yield waiter
+        finally:
+            waiter.follow(False)
+            self._waiters[workflow_id].discard(waiter)
+            if not self._waiters[workflow_id]:
+                del self._waiters[workflow_id]
+                self._seen_waiting.pop(workflow_id, None)
+            self._arrange()
+
+    def _arrange(self) -> None:
+        crowded = len(self) > FOLLOWED
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.follow(not crowded)
+        if crowded and self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        elif not crowded and self._watching is not None:
+            self._watching.cancel()
+            self._watching, self._closed_after = None, None
+
+    async def _watch(self) -> None:
+        asked = [
+            (self._look_for_closed, _CLOSED_EVERY_SECONDS),
+            (self._look_for_waiting, _WAITING_EVERY_SECONDS),
+            (self._look_for_open, _OPEN_EVERY_SECONDS),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for look, seconds in asked:
+                group.create_task(_every(look, seconds))
+
+    async def _look_for_closed(self) -> None:
+        after = self._closed_after or datetime.now(UTC) - timedelta(minutes=5)
+        # Only whole pages are paid for: the order is the server's own, newest first.
+        async for found in self._list(f"ExecutionStatus != 'Running' AND CloseTime > '{_text(after - _BEHIND)}'"):
+            if found.close_time is None or found.run_id in self._seen_closed:
+                continue
+            self._seen_closed[found.run_id] = found.close_time
+            after = max(after, found.close_time)
+            self._hint(found.id)
+        self._closed_after = after
+        old = after - 2 * _BEHIND
+        self._seen_closed = {run_id: at for run_id, at in self._seen_closed.items() if at > old}
+
+    async def _look_for_waiting(self) -> None:
+        words = ", ".join(f"'{word}'" for word in _WAITING)
+        query = f"ExecutionStatus = 'Running' AND {names.ATTRIBUTE_STATUS} IN ({words})"
+        seen: dict[str, tuple[str | None, int | None]] = {}
+        async for found in self._list(query):
+            if found.id in self._waiters:
+                attributes = found.typed_search_attributes
+                seen[found.id] = (attributes.get(_STATUS), attributes.get(_PENDING))
+        for workflow_id in {*seen, *self._seen_waiting}:
+            if seen.get(workflow_id) != self._seen_waiting.get(workflow_id):
+                self._hint(workflow_id)
+        self._seen_waiting = seen
+
+    async def _look_for_open(self) -> None:
+        """For whatever the other two have missed."""
+        began = time.monotonic()
+        found = {one.id async for one in self._list("ExecutionStatus = 'Running'")}
+        for workflow_id, waiters in list(self._waiters.items()):
+            for waiter in waiters:
+                if workflow_id not in found and waiter.since < began - _OPEN_EVERY_SECONDS:
+                    waiter.hint()
+
+    async def _list(self, query: str) -> AsyncIterator[Any]:
+        pages = self._temporal.list_workflows(query, page_size=1_000)
+        while True:
+            self.requests += 1
+            await pages.fetch_next_page()
+            for found in pages.current_page or []:
+                yield found
+            if not pages.next_page_token:
+                return
+
+    def _hint(self, workflow_id: str) -> None:
+        for waiter in self._waiters.get(workflow_id, ()):
+            waiter.hint()
+
+
+async def _every(look: Callable[[], Awaitable[None]], seconds: float) -> None:
+    pause = seconds
+    while True:
+        await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311 - Only spreads the requests of many.
+        try:
+            await look()
+            pause = seconds
+        except RPCError as error:
+            if pause == seconds:
+                _log.warning("temporal.unanswered", error=error.message)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+_watches: "WeakKeyDictionary[TemporalClient, Watch]" = WeakKeyDictionary()
+
+
+def watch_of(temporal: TemporalClient) -> Watch:
+    """The watch of a client; the hook shares one client between all triggers of a process."""
+    if temporal not in _watches:
+        _watches[temporal] = Watch(temporal)
+    return _watches[temporal]
