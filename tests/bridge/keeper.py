@@ -1,4 +1,4 @@
-"""Keeps real Airflow, a Temporal server and a worker up: `python -m tests.bridge.keeper FOLDER`.
+"""Keeps real Airflow, a Temporal server and a worker up: `python -m tests.bridge.keeper FOLDER COMPONENTS`.
 
 Whatever of it ends is started again, as a service manager would do, unless FOLDER/down has a file of its name. Who uses
 it holds a shared lock on FOLDER/users; once nobody does it kills everything and ends.
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -26,6 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 DAGS = Path(__file__).parent / "dags"
 TEMPORAL, WORKER = "temporal", "worker"
 API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"
+AIRFLOW = {API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER}
 COMPONENTS = (TEMPORAL, WORKER, API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
 USERS = {"ada": "admin", "olga": "op", "uma": "user", "vera": "viewer"}
 """The users of Airflow and their roles. Each one's password is the name."""
@@ -45,10 +46,10 @@ class Ending(Protocol):
 class Keeper:
     """The components, in one folder. It tells of them in FOLDER/stack.json."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, components: Sequence[str]) -> None:
         self._folder = folder
         self._api, self._temporal = _free_port(), _free_port()
-        self._pids: dict[str, int | None] = dict.fromkeys(COMPONENTS)
+        self._pids: dict[str, int | None] = dict.fromkeys(components)
         self._environment = _environment(folder, self._api, self._temporal)
         (folder / "down").mkdir(exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
@@ -56,16 +57,21 @@ class Keeper:
 
     async def keep_up(self) -> None:
         """Start everything, and start again what ends."""
+        migrated = asyncio.create_task(self._migrate())
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_up(TEMPORAL))
-            migrate = await self._program("migrate", _BIN / "airflow", "db", "migrate")
-            if status := await migrate.wait():
-                sys.exit(f"airflow db migrate: exit status {status}")
-            for name in COMPONENTS:
-                if name != TEMPORAL:
-                    group.create_task(self._keep_up(name))
+            for name in self._pids:
+                group.create_task(self._keep_up(name, migrated if name in AIRFLOW else None))
 
-    async def _keep_up(self, name: str) -> None:
+    async def _migrate(self) -> None:
+        if AIRFLOW.isdisjoint(self._pids):
+            return
+        process = await self._program("migrate", _BIN / "airflow", "db", "migrate")
+        if status := await process.wait():
+            raise RuntimeError(f"airflow db migrate ended with exit status {status}")
+
+    async def _keep_up(self, name: str, after: asyncio.Task[None] | None) -> None:
+        if after:
+            await after
         while True:
             while (self._folder / "down" / name).exists():
                 await asyncio.sleep(0.05)
@@ -166,11 +172,11 @@ def _environment(folder: Path, api: int, temporal: int) -> Mapping[str, str]:
     }
 
 
-async def _keep_while_used(folder: Path, users: IO[bytes]) -> None:
+async def _keep_while_used(keeper: Keeper, users: IO[bytes]) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    keeping = asyncio.create_task(Keeper(folder).keep_up())
+    keeping = asyncio.create_task(keeper.keep_up())
     while not stopped.is_set() and not keeping.done() and not _is_locked(users):
         await asyncio.sleep(0.2)
     keeping.cancel()
@@ -194,16 +200,16 @@ def _kill_all() -> None:
         time.sleep(0.02)
 
 
-def main(folder: Path) -> None:
-    """Keep it up in the folder. Another keeper of the same folder must not be at work."""
+def main(folder: Path, components: Sequence[str]) -> None:
+    """Keep the components up in the folder. Another keeper of the same folder must not be at work."""
     # What a killed component has started becomes this one's to end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with (folder / "keeper").open("wb") as keeper, (folder / "users").open("wb") as users:
-        fcntl.flock(keeper, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        asyncio.run(_keep_while_used(folder, users))
+    with (folder / "keeper").open("wb") as lock, (folder / "users").open("wb") as users:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        asyncio.run(_keep_while_used(Keeper(folder, components), users))
         # Before the other lock, which lets the next ones in: they must not take this one for one that is at work.
-        keeper.close()
+        lock.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

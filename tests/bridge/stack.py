@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import httpx
 
-from interlock import Client
+from interlock import Client, UnavailableError
 from interlock.testing import eventually
 from tests.bridge.airflow_api import AirflowAPI, Task
 from tests.bridge.keeper import (
@@ -36,7 +36,7 @@ _HEARTBEATS = {
     TRIGGERER: ("triggerer", "latest_triggerer_heartbeat"),
     DAG_PROCESSOR: ("dag_processor", "latest_dag_processor_heartbeat"),
 }
-_UP_SECONDS = 90
+_UP_SECONDS = 150
 
 
 class Stack:
@@ -47,15 +47,15 @@ class Stack:
 
     @classmethod
     @asynccontextmanager
-    async def shared(cls, folder: Path) -> AsyncIterator["Stack"]:
+    async def shared(cls, folder: Path, components: Sequence[str] = COMPONENTS) -> AsyncIterator["Stack"]:
         """The stack in the folder, which is started when nobody uses it yet and ends when nobody does any more."""
         folder.mkdir(exist_ok=True)
         async with _locked(folder / "users", fcntl.LOCK_SH):  # Waits for a keeper that is about to end.
             async with _locked(folder / "starting", fcntl.LOCK_EX):
                 stack = cls(folder)
                 if not stack._has_keeper():
-                    stack._start_keeper()
-                await stack._all_up()
+                    stack._start_keeper(components)
+                await stack._all_up(components)
             yield stack
 
     @property
@@ -153,12 +153,12 @@ class Stack:
         with (self.folder / "keeper").open("ab") as lock:
             return not _try_lock(lock, fcntl.LOCK_EX)
 
-    def _start_keeper(self) -> None:
+    def _start_keeper(self, components: Sequence[str]) -> None:
         (self.folder / "stack.json").unlink(missing_ok=True)
         with (self.folder / "keeper.log").open("ab") as log:
             # Nobody waits for it: it must live on when this process ends and another still uses it.
             keeper = Popen(
-                [sys.executable, "-m", "tests.bridge.keeper", str(self.folder)],
+                [sys.executable, "-m", "tests.bridge.keeper", str(self.folder), *components],
                 cwd=REPOSITORY,
                 stdin=DEVNULL,
                 stdout=log,
@@ -167,15 +167,16 @@ class Stack:
             )
         keeper.returncode = 0  # Else its object warns, when it goes, that the process is still there.
 
-    async def _all_up(self) -> None:
+    async def _all_up(self, components: Sequence[str]) -> None:
         try:
             async with asyncio.timeout(_UP_SECONDS):
                 while not (self.folder / "stack.json").exists():
                     await asyncio.sleep(0.05)
-                for name in COMPONENTS:
+                for name in components:
                     await self.up(name, since=0)
-                async with AirflowAPI.connected(self.api_url, "ada") as api:
-                    await self._dags_are_there(api)
+                if DAG_PROCESSOR in components:
+                    async with AirflowAPI.connected(self.api_url, "ada") as api:
+                        await self._dags_are_there(api)
         except (TimeoutError, AssertionError) as error:
             error.add_note(self.last_words())
             raise
@@ -220,15 +221,15 @@ class Stack:
     async def _works(self, name: str, since: float) -> bool:
         if name == TEMPORAL:
             return True  # The keeper tells of it once it answers.
-        if name == WORKER:
-            return await (await Client.connect(self.temporal_address)).has_worker()
         try:
+            if name == WORKER:
+                return await (await Client.connect(self.temporal_address)).has_worker()
             async with AirflowAPI.connected(self.api_url, "ada") as api:
                 if name == API_SERVER:
                     return await api.serves_tasks()
                 health = await api.health()
-        except httpx.TransportError:
-            return False
+        except (httpx.TransportError, UnavailableError):
+            return False  # What it is seen by is not up.
         part, heartbeat = _HEARTBEATS[name]
         told = health[part] or {}
         heard = told.get(heartbeat)
