@@ -129,13 +129,8 @@ class _RunOperator(BaseOperator):
 
     def execute(self, context: Any) -> Any:
         """Start the run, or find it, and wait."""
-        waited = self._begin(context)
-        if self.wait_mode == "defer":
-            ending = self._do(waited, lambda client: ending_of(client, waited.workflow_id))
-            return self._finish(context, waited, ending) if ending else self._defer(waited)
-        if self.wait_mode == "reschedule":
-            return self._look(context, waited, {"kind": "poll"})
-        return self._poll(context, waited)
+        # It may have ended already, or asked: a wait for what has happened is never begun.
+        return self._look(context, self._begin(context), {"kind": "begun"})
 
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
         """Look at the run again, as the trigger has hinted."""
@@ -224,7 +219,7 @@ class _RunOperator(BaseOperator):
             if not self._is_agent:
                 return None, "", waited
             stuck = ""
-            if self._on_stuck == "fail" and event["kind"] in ("stuck", "poll"):
+            if self._on_stuck == "fail" and event["kind"] in ("stuck", "begun"):
                 stuck = await _stuck(run)
             return None, stuck, await self._show_requests(context, client, waited) if self._mirrors else waited
 
