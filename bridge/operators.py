@@ -39,10 +39,11 @@ from interlock.bridge.starting import (
     WorkflowJob,
     begin,
 )
-from interlock.bridge.triggers import RunTrigger
+from interlock.bridge.triggers import RunTrigger, what_waits
 from interlock.client import Client
 from interlock.contracts.errors import InterlockError, MisconfiguredError, RefusedError, UnavailableError
 from interlock.contracts.payloads import DEFAULT_STUCK_SECONDS, Json, RunInput
+from interlock.run import Run
 
 T = TypeVar("T")
 WaitMode = Literal["defer", "poll", "reschedule"]
@@ -71,7 +72,6 @@ class _RunOperator(BaseOperator):
     operator_extra_links = LINKS
     ui_color = "#e7e4fb"
     run_links: dict[str, str]
-    _is_agent: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -180,6 +180,7 @@ class _RunOperator(BaseOperator):
             xcom_limit_bytes=self.xcom_limit_bytes,
         )
         self._waited = waited
+        metrics.begun(context["ti"], waited)
         settings = hook.settings()
         self.run_links = links_of(
             ui_url=settings.ui_url,
@@ -216,12 +217,12 @@ class _RunOperator(BaseOperator):
             if event["kind"] == "timeout" or _is_past(waited.deadline):
                 await stop_run(client, waited.workflow_id, waited.on_kill, "The task's time is over.")
                 return None, "timeout", waited
-            if not self._is_agent:
-                return None, "", waited
-            stuck = ""
-            if self._on_stuck == "fail" and event["kind"] in ("stuck", "begun"):
-                stuck = await _stuck(run)
-            return None, stuck, await self._show_requests(context, client, waited) if self._mirrors else waited
+            status, pending = await what_waits(client, waited.workflow_id)
+            if status == "stuck" and self._on_stuck == "fail":
+                return None, await _stuck(run), waited
+            if pending and self._mirrors:
+                waited = await self._show_requests(context, client, waited)
+            return None, "", waited
 
         try:
             ending, why, waited = self._do(waited, look)
@@ -272,7 +273,7 @@ class _RunOperator(BaseOperator):
         value = xcoms.pop(RETURN_VALUE, None)
         for key, content in xcoms.items():
             context["ti"].xcom_push(key=key, value=content)
-        metrics.ended(context, ending, waited)
+        metrics.ended(context["ti"], ending, waited)
         if ending.status != "completed":
             raise ending.error()
         facts = {
@@ -428,7 +429,6 @@ class AgentWorkflowOperator(_RunOperator):
         "requested_by",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"deps": "json", "message_history": "json"}
-    _is_agent = True
 
     def __init__(
         self,
@@ -545,13 +545,14 @@ class TemporalSignalOperator(BaseOperator):
             raise TemporalUnavailableError(error.message) from error
 
 
-async def _stuck(run: Any) -> str:
-    """What is stuck, in words; empty when nothing is."""
+async def _stuck(run: Run) -> str:
+    """What is stuck, in words."""
     try:
         state = await run.state()
-    except InterlockError:  # No worker answers: then the trigger's hint is all there is.
+    except InterlockError:  # No worker answers.
         return "a step has failed for good."
-    return " ".join(f"{step.label} failed: {step.error_type}: {step.message}." for step in state.stuck)
+    steps = [f"{step.label} failed: {step.error_type}: {step.message}." for step in state.stuck]
+    return " ".join(steps) or "a step had failed for good, and somebody has just had it retried."
 
 
 def _is_past(deadline: datetime | None) -> bool:

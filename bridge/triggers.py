@@ -15,6 +15,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED
+from interlock.bridge import metrics
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
@@ -143,10 +144,10 @@ class RunTrigger(BaseTrigger):
             return self._event("vanished") if self.waited.must_exist else None
         if found.status in CLOSED:
             return await self._ended(client)
-        attributes = found.typed_search_attributes
-        if attributes.get(_STATUS) == "stuck" and self.waited.on_stuck == "fail":
+        status, pending = _what_waits(found)
+        if status == "stuck" and self.waited.on_stuck == "fail":
             return self._event("stuck")
-        if self.waited.mirrors and attributes.get(_PENDING, 0):
+        if self.waited.mirrors and pending:
             with contextlib.suppress(RefusedError):
                 requests = await client.attach(self.waited.workflow_id).approvals()
                 new = [one.request_id for one in requests if one.request_id not in self.waited.asked]
@@ -169,6 +170,7 @@ class RunTrigger(BaseTrigger):
         if ending is None or ending.status != "completed":
             return self._event("ended") if ending else None
         # Nothing is left for a worker to do: the task need not wait for a slot of its pool.
+        metrics.ended(self.task_instance, ending, self.waited)
         return TaskSuccessEvent(xcoms=xcoms_of(ending, self.waited))
 
     async def _end_in_time(self, client: Client) -> None:
@@ -191,3 +193,14 @@ class RunTrigger(BaseTrigger):
     def _event(self, kind: Kind, **more: Any) -> TriggerEvent:
         payload = {"kind": kind, "waited": self.waited.model_dump(mode="json"), **more}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+async def what_waits(client: Client, workflow_id: str) -> tuple[str, int]:
+    """What an open run says of itself where everybody can look: its `InterlockStatus`, and how many open requests it
+    has. Empty and 0 for other workflows, and where the server has no such search attributes. Needs no worker."""
+    return _what_waits(await client.temporal.get_workflow_handle(workflow_id).describe())
+
+
+def _what_waits(found: WorkflowExecutionDescription) -> tuple[str, int]:
+    attributes = found.typed_search_attributes
+    return attributes.get(_STATUS) or "", attributes.get(_PENDING) or 0

@@ -18,6 +18,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError
 
+from interlock.bridge import metrics
 from interlock.contracts import names
 
 FOLLOWED = 8
@@ -107,6 +108,7 @@ class Watch:
 
     def _arrange(self) -> None:
         crowded = len(self) > FOLLOWED
+        metrics.waiting(sum(len(watch) for watch in _watches.values()))
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.follow(not crowded)
