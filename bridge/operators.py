@@ -221,7 +221,7 @@ class _RunOperator(BaseOperator):
             if status == "stuck" and self._on_stuck == "fail":
                 return None, await _stuck(run), waited
             if pending and self._mirrors:
-                waited = await self._show_requests(context, client, waited)
+                return None, "", await self._show_requests(context, client, waited)
             return None, "", waited
 
         try:
