@@ -13,8 +13,7 @@ from airflow.sdk.definitions.context import Context, context_merge
 
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.operators import AgentWorkflowOperator
-from interlock.bridge.starting import AgentJob, Job, attaches
-from interlock.client import Client
+from interlock.bridge.starting import attaches
 
 
 class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
@@ -43,18 +42,15 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
     def execute(self, context: Context) -> Any:
         """Make the prompt, unless the task has a run already, then as the operator does."""
         task = TaskIdentity.of(context)
-        self._attaches = self._do(
+        self._needs_input = not self._do(
             None, lambda client: attaches(client, task, self.policies, workflow_id=self.workflow_id or "")
         )
-        if not self._attaches:
+        if self._needs_input:
             context_merge(context, self.op_kwargs)
             kwargs = determine_kwargs(self.python_callable, self.op_args, context)
             self.prompt = self.python_callable(*self.op_args, **kwargs)
             self.render_template_fields(context)  # What the function returned may hold templates.
         return AgentWorkflowOperator.execute(self, context)
-
-    def _job(self, client: Client, context: Any) -> Job:
-        return AgentJob(lambda: self._input(client, context, self.prompt), eager=not self._attaches)
 
 
 def agent_workflow_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel
 from temporalio.service import RPCError
 
-from interlock.bridge import metrics
+from interlock.bridge import lineage, metrics
 from interlock.bridge._airflow import BaseOperator, reschedule
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import (
@@ -135,6 +135,15 @@ class _RunOperator(BaseOperator):
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
         """Look at the run again, as the trigger has hinted."""
         return self._look(context, Waited.model_validate(event["waited"]), event)
+
+    def get_openlineage_facets_on_complete(self, ti: Any) -> Any:
+        """What OpenLineage's events of this task say of its run."""
+        waited: Waited | None = getattr(self, "_waited", None)
+        return lineage.facets_of(waited.run_id, self._hook().settings().address) if waited else None
+
+    def get_openlineage_facets_on_failure(self, ti: Any) -> Any:
+        """The same, for a task that failed."""
+        return self.get_openlineage_facets_on_complete(ti)
 
     def on_kill(self) -> None:
         """This task is killed while it runs: the run ends with it when the task is over, and not when it is tried
@@ -396,7 +405,7 @@ class TemporalWorkflowOperator(_RunOperator):
             tuple(_as_json(f"arguments[{number}]", value) for number, value in enumerate(self.arguments)),
             task_queue=self.task_queue or "",
             execution_timeout=self.run_timeout,
-            memo=_as_json("memo", dict(self.memo)),
+            memo={**_as_json("memo", dict(self.memo)), **lineage.parent_memo(context["ti"])},
             summary=f"{context['ti'].dag_id}.{context['ti'].task_id}",
         )
 
@@ -468,9 +477,14 @@ class AgentWorkflowOperator(_RunOperator):
         self.assignees = tuple(assignees)
         self.on_stuck = _one_of(OnStuck, "on_stuck", on_stuck)
         self.stuck_seconds = stuck_seconds
+        self._needs_input = True
 
     def _job(self, client: Client, context: Any) -> Job:
-        return AgentJob(lambda: self._input(client, context, self.prompt), eager=True)
+        return AgentJob(
+            lambda: self._input(client, context, self.prompt),
+            eager=self._needs_input,
+            memo=lineage.parent_memo(context["ti"]),
+        )
 
     def _input(self, client: Client, context: Any, prompt: Any) -> RunInput:
         return client.input(

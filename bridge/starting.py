@@ -97,14 +97,16 @@ class Begun:
 class AgentJob:
     """A run of an agent. make: makes its input; called once, and only when a run is started with it.
 
-    eager: the input is compared with that of a run which is there, so it is made for that too.
+    eager: the input is compared with that of a run which is there, so it is made for that too. memo: for whoever finds
+    the run.
     """
 
     workflow_type = names.AGENT_WORKFLOW
 
-    def __init__(self, make: Callable[[], RunInput], *, eager: bool) -> None:
+    def __init__(self, make: Callable[[], RunInput], *, eager: bool, memo: Mapping[str, Json] | None = None) -> None:
         self._input = lru_cache(maxsize=1)(make)
         self._eager = eager
+        self._memo = memo or {}
 
     @property
     def digests(self) -> dict[str, str] | None:
@@ -115,7 +117,7 @@ class AgentJob:
         """See `Job`."""
         note = replace(note, digests=self._digests())
         try:
-            run = await client.start_run(id, self._input(), restart=restart, memo=note.memo())
+            run = await client.start_run(id, self._input(), restart=restart, memo={**self._memo, **note.memo()})
         except InputDiffersError as error:
             raise WorkflowAlreadyStartedError(id, self.workflow_type) from error
         if not run.started_run_id:
@@ -137,7 +139,7 @@ class AgentJob:
             requested_by=journal.requested_by,
             stuck_seconds=plan.run.options.stuck_seconds,
             restart=True,
-            memo=note.memo(),
+            memo={**self._memo, **note.memo()},
         )
         return run.started_run_id
 
