@@ -165,6 +165,7 @@ def _environment(folder: Path, api: int, temporal: int) -> Mapping[str, str]:
         "AIRFLOW_HOME": str(folder / "home"),
         "AIRFLOW_CONN_TEMPORAL_DEFAULT": json.dumps(connection),
         "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONDONTWRITEBYTECODE": "",  # Else every task process compiles what is not installed: Dags, and interlock.
         "PYTHONPATH": str(REPOSITORY),  # Dags and agents import from `tests`.
         "TEMPORAL_ADDRESS": f"127.0.0.1:{temporal}",
         "BRIDGE_TESTS_FOLDER": str(folder),
