@@ -1,0 +1,1 @@
+"""Dags that show the bridge. `docs/airflow.md` walks through them."""
