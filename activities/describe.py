@@ -4,15 +4,20 @@ from temporalio import activity
 
 from interlock.activities.errors import typed_errors
 from interlock.contracts import names
-from interlock.contracts.payloads import ToolDescription, ToolQuestion
+from interlock.contracts.limits import LIMITED_KINDS
+from interlock.contracts.payloads import TimeLimit, ToolDescription, ToolQuestion
 from interlock.contracts.ports import ToolCatalog
 
 
 class DescribeTool:
-    """The activity, over what a worker knows of its agents' tools."""
+    """The activity, over what a worker knows of its agents' tools.
 
-    def __init__(self, catalog: ToolCatalog) -> None:
+    time_limit: of requests for whose tools the code that asks has none.
+    """
+
+    def __init__(self, catalog: ToolCatalog, time_limit: TimeLimit | None = None) -> None:
         self._catalog = catalog
+        self._time_limit = time_limit
 
     @activity.defn(name=names.DESCRIBE_TOOL)
     @typed_errors
@@ -20,9 +25,13 @@ class DescribeTool:
         """The fingerprint of one tool as this worker's code has it.
 
         A budget is no tool: the history holds what was asked about it, and its fingerprint is empty.
+        The time limit is in what is returned because a replay reads that again: code that has changed since the
+        request was opened does not change its limit.
         Raises MisconfiguredError (not retried) when the worker has no such agent.
         Source: the agents the worker was started with; nothing is fetched.
         """
         if question.kind == "budget":
             return ToolDescription(fingerprint="")
-        return ToolDescription(fingerprint=self._catalog.fingerprint(question.agent, question.toolset, question.tool))
+        fingerprint = self._catalog.fingerprint(question.agent, question.toolset, question.tool)
+        limit = question.time_limit or self._time_limit
+        return ToolDescription(fingerprint=fingerprint, time_limit=limit if question.kind in LIMITED_KINDS else None)

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.canonical import digest
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.failures import bounded
+    from interlock.contracts.limits import due_at, escalated, standing, timer_summary, unanswered
     from interlock.contracts.masking import call_label, masked, unmasked
     from interlock.contracts.payloads import (
         Account,
@@ -25,7 +27,9 @@ with workflow.unsafe.imports_passed_through():
         Receipt,
         RequestKind,
         Settled,
+        Stage,
         Ticket,
+        TimeLimit,
         ToolCompletion,
         ToolDescription,
         ToolQuestion,
@@ -39,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
 
 _SETTLED_KEPT = 200
 _REASON_KEPT = 500  # In characters.
+_SHORTEST_TIMER = timedelta(milliseconds=1)  # So that each stage that is reached, however late, is in the history.
 _VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
     "approval": ("approve", "reject"),
     "tool_result": ("reject",),
@@ -60,6 +65,7 @@ class _Waiting:
     call: GatedCall
     request: ApprovalRequest
     fingerprint: str
+    limit: TimeLimit
     answer: "asyncio.Future[Ruling]"
 
 
@@ -101,11 +107,12 @@ class ApprovalGate:
         self._ledger.count(usage)
 
     async def ask(self, call: GatedCall) -> Ruling:
-        """Wait for the ruling on a call: judges first, then a person. Cancelling the run withdraws the request."""
+        """See `Gate`. Judges come first, then people, whose time is limited from the opening of the request."""
         # Numbered before anything is awaited, so that numbers follow the order of the calls.
         self.asked += 1
         request_id = str(self.asked)
-        fingerprint = await _fingerprint(call, request_id)
+        described = await _described(call, request_id)
+        fingerprint = described.fingerprint
         judge = None if self._reuse.is_decided(call.arguments) else call.judge
         if judge is not None:
             async with self._ledger.model_call(call.agent_path):
@@ -113,10 +120,10 @@ class ApprovalGate:
                 self._ledger.judged(verdict.usage)
             if ruling := self._judged(call, fingerprint, request_id, verdict):
                 return ruling
-        waiting = self._open(call, fingerprint, request_id)
+        waiting = self._open(call, fingerprint, request_id, described.time_limit or TimeLimit())
         try:
             self._settle_as_before(waiting)
-            return await waiting.answer
+            return await self._answered(waiting)
         finally:
             if self._waiting.pop(waiting.request.request_id, None):
                 meters.settled(waiting.request, "withdrawn")
@@ -125,7 +132,7 @@ class ApprovalGate:
 
     def check_decision(self, decision: Decision) -> None:
         """Raise RefusedError, saying why, when the decision would change nothing."""
-        waiting = self._find(decision.request_id, decision.digest)
+        waiting = self._find(decision.request_id, decision.digest, decision.decided_at)
         if decision.verdict not in _VERDICTS[waiting.request.kind]:
             raise RefusedError(f"Request {decision.request_id!r} {_WAITS_FOR[waiting.request.kind]}")
         if decision.result is not None and decision.verdict != "happened":
@@ -137,7 +144,7 @@ class ApprovalGate:
 
     def check_completion(self, completion: ToolCompletion) -> None:
         """Raise RefusedError, saying why, when the result would change nothing."""
-        waiting = self._find(self._request_of(completion.call_id), completion.digest)
+        waiting = self._find(self._request_of(completion.call_id), completion.digest, completion.completed_at)
         if waiting.request.kind != "tool_result":
             raise RefusedError(f"Call {completion.call_id!r} {_WAITS_FOR[waiting.request.kind]}")
 
@@ -169,6 +176,31 @@ class ApprovalGate:
             ruling = Ruling("completed", waiting.call.arguments, result=completion.result)
         return self._settle(waiting, ruling, by=completion.completed_by, reason=completion.error or "")
 
+    async def _answered(self, waiting: _Waiting) -> Ruling:
+        """The answer, or what the request's limit makes of it."""
+        for passed, stage in enumerate(waiting.limit.stages, start=1):
+            if not await _reaches(waiting, stage):
+                break
+            if stage.then == "escalate":
+                self._escalate(waiting, stage, passed)
+            else:
+                self._time_out(waiting)
+        ruling = await waiting.answer
+        if ruling.outcome == "timed_out" and waiting.request.then == "fail":
+            raise _unanswered(waiting.request, ruling)
+        return ruling
+
+    def _escalate(self, waiting: _Waiting, stage: Stage, passed: int) -> None:
+        request = waiting.request
+        change = standing(waiting.limit, request.requested_at, passed) | escalated(request, stage, workflow.now())
+        waiting.request = request.model_copy(update=change)
+        meters.escalated(request)
+        self._changed()
+
+    def _time_out(self, waiting: _Waiting) -> None:
+        reason = unanswered(waiting.request)
+        self._settle(waiting, Ruling("timed_out", waiting.call.arguments, reason=reason), by="", reason=reason)
+
     def _settle_as_before(self, waiting: _Waiting) -> None:
         """Settle the request of a forked run the way it was settled in the run it was forked from."""
         reused = self._reuse.ruling(waiting.call.arguments)
@@ -180,11 +212,13 @@ class ApprovalGate:
                 self.decide(reused.decision.model_copy(update={"request_id": request_id, "digest": ""}))
             if reused.completion:
                 self.complete(reused.completion.model_copy(update={"call_id": request_id, "digest": ""}))
+            if reused.denied_by_limit and waiting.request.then == "deny":
+                self._time_out(waiting)
         except RefusedError as error:  # Then a person is asked.
             workflow.logger.info("ruling.not_reused", extra={"request_id": request_id, "why": str(error)})
 
-    def _open(self, call: GatedCall, fingerprint: str, request_id: str) -> _Waiting:
-        info = workflow.info()
+    def _open(self, call: GatedCall, fingerprint: str, request_id: str, limit: TimeLimit) -> _Waiting:
+        info, now = workflow.info(), workflow.now()
         bound = (info.run_id, request_id, call.agent_path, call.toolset, call.tool)
         request = ApprovalRequest(
             workflow_id=info.workflow_id,
@@ -199,9 +233,10 @@ class ApprovalGate:
             digest=digest([*bound, call.call_id, call.arguments, fingerprint]),
             metadata=masked(call.metadata),
             question=call.question,
-            requested_at=workflow.now(),
+            requested_at=now,
+            **standing(limit, now, 0),
         )
-        waiting = _Waiting(call, request, fingerprint, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(call, request, fingerprint, limit, asyncio.get_running_loop().create_future())
         self._waiting[request.request_id] = waiting
         meters.requested(request)
         self._changed()
@@ -266,7 +301,7 @@ class ApprovalGate:
         # Bounded, because a query returns it whole; the history has every decision.
         self.settled = [*self.settled[-(_SETTLED_KEPT - 1) :], settled]
 
-    def _find(self, request_id: str, shown_digest: str) -> _Waiting:
+    def _find(self, request_id: str, shown_digest: str, answered_at: datetime) -> _Waiting:
         waiting = self._waiting.get(request_id)
         if waiting is None:
             raise RefusedError(self._why_not_open(request_id))
@@ -275,15 +310,22 @@ class ApprovalGate:
                 f"Request {request_id!r} is not the one this answer was given for: the run, the call or the tool has "
                 "changed since. Look at it again with `interlock approvals list`."
             )
+        expires_at = waiting.request.expires_at
+        # The run may have been without a worker when its time was over. What was answered before that counts, as far
+        # as the sender's clock says so; the limit settles the request before anything else does.
+        if expires_at is not None and workflow.now() >= expires_at and answered_at >= expires_at:
+            raise RefusedError(
+                f"Request {request_id!r} was not answered in time: its limit was at {expires_at:%Y-%m-%d %H:%M:%S} UTC."
+            )
         return waiting
 
     def _why_not_open(self, request_id: str) -> str:
         for settled in reversed(self.settled):
+            if settled.request_id == request_id and settled.outcome == "timed_out":
+                return f"Request {request_id!r} was not answered in time, at {_time(settled)}: {settled.reason}"
             if settled.request_id == request_id:
                 who = f" by {settled.by}" if settled.by else ""
-                return (
-                    f"Request {request_id!r} is already {settled.outcome}{who}, at {settled.at:%Y-%m-%d %H:%M:%S} UTC."
-                )
+                return f"Request {request_id!r} is already {settled.outcome}{who}, at {_time(settled)}."
         known = ", ".join(request.request_id for request in self.requests) or "none"
         return f"Request {request_id!r} is not open; open: {known}. See `interlock approvals list`."
 
@@ -299,6 +341,19 @@ class ApprovalGate:
         return (request_id for request_id, waiting in self._waiting.items() if waiting.call.call_id == call_id)
 
 
+async def _reaches(waiting: _Waiting, stage: Stage) -> bool:
+    """Wait for a stage. False when the request is settled before, or at the same moment."""
+    if not waiting.answer.done():
+        left = due_at(stage, waiting.request.requested_at) - workflow.now()
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                waiting.answer.done,
+                timeout=max(left, _SHORTEST_TIMER),
+                timeout_summary=timer_summary(waiting.request.request_id, stage),
+            )
+    return not waiting.answer.done()
+
+
 def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         return call.check(unmasked(arguments, call.arguments))
@@ -308,9 +363,25 @@ def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
         ) from None  # Its cause quotes the arguments.
 
 
-async def _fingerprint(call: GatedCall, request_id: str) -> str:
+def _time(settled: Settled) -> str:
+    return f"{settled.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _unanswered(request: ApprovalRequest, ruling: Ruling) -> ApplicationError:
+    """The failure of a run that its limit ends."""
+    return ApplicationError(
+        f"Request {request.request_id}, about a call of {request.tool!r}, was open from "
+        f"{request.requested_at:%Y-%m-%d %H:%M:%S} to {workflow.now():%Y-%m-%d %H:%M:%S} UTC. {ruling.reason} "
+        "To have it asked again, fork the run (`interlock runs fork`) or start it anew.",
+        type=names.APPROVAL_TIMED_OUT,
+        non_retryable=True,
+    )
+
+
+async def _described(call: GatedCall, request_id: str) -> ToolDescription:
     # An activity, so that the answer is in the history: worker code that has changed since must find the fingerprint
-    # that the reviewer's answer was bound to, not its own. Not a local one: without a workflow cache those get lost.
+    # that the reviewer's answer was bound to, and the limit that the request was opened with, not its own. Not a local
+    # one: without a workflow cache those get lost.
     handle = workflow.start_activity(
         names.DESCRIBE_TOOL,
         ToolQuestion(
@@ -322,6 +393,7 @@ async def _fingerprint(call: GatedCall, request_id: str) -> str:
             agent_path=call.agent_path,
             call_id=call.call_id,
             arguments=call.arguments,
+            time_limit=call.time_limit,
         ),
         result_type=ToolDescription,
         start_to_close_timeout=timedelta(seconds=10),
@@ -329,8 +401,8 @@ async def _fingerprint(call: GatedCall, request_id: str) -> str:
     )
     try:
         # The shield gives way to a cancelled scope of a framework's; the handle alone would swallow its cancellations.
-        description: ToolDescription = await asyncio.shield(handle)
+        described: ToolDescription = await asyncio.shield(handle)
     except asyncio.CancelledError:
         handle.cancel()
         raise
-    return description.fingerprint
+    return described

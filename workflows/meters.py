@@ -12,6 +12,11 @@ def requested(request: ApprovalRequest) -> None:
     workflow.metric_meter().create_counter(names.METRIC_APPROVALS_REQUESTED).add(1, _facts(request))
 
 
+def escalated(request: ApprovalRequest) -> None:
+    """Nobody has answered a request in time, and it goes to others too."""
+    workflow.metric_meter().create_counter(names.METRIC_APPROVALS_ESCALATED).add(1, _facts(request))
+
+
 def settled(request: ApprovalRequest, outcome: str) -> None:
     """A request is open no longer. outcome: as in `Settled`."""
     facts = {**_facts(request), "outcome": outcome}

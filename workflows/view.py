@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 
 from interlock.contracts.budgets import bar, shares
+from interlock.contracts.limits import limit_words
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, BudgetState, RunState, Settled, StuckStep
 
@@ -49,6 +50,11 @@ def _budget(budget: BudgetState) -> Iterator[str]:
 
 
 def _request(request: ApprovalRequest) -> str:
+    limit = limit_words(request)
+    return f"{_asked(request)}  \n  {_plain(limit)}" if limit else _asked(request)
+
+
+def _asked(request: ApprovalRequest) -> str:
     label = _plain(call_label(request.tool, request.arguments))
     path = _plain(" / ".join(request.agent_path))
     run = shlex.quote(request.workflow_id)

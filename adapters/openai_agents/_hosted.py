@@ -8,7 +8,8 @@ from typing import Any
 from agents import Agent, HostedMCPTool, MCPToolApprovalFunctionResult, MCPToolApprovalRequest
 
 from interlock.adapters.openai_agents._callbacks import as_json, recorded_approval
-from interlock.adapters.openai_agents._scope import current_scope
+from interlock.adapters.openai_agents._marks import limit_of
+from interlock.adapters.openai_agents._scope import current_scope, ending
 from interlock.contracts.payloads import Json
 from interlock.contracts.ports import GatedCall
 
@@ -23,7 +24,7 @@ def durable_hosted(agent: Agent[Any], tool: HostedMCPTool) -> HostedMCPTool:
         if tool.on_approval_request is not None:
             said: MCPToolApprovalFunctionResult = await recorded_approval(agent, label_of(tool), request)
             return said
-        return await _ask(agent, request)
+        return await _ask(agent, tool, request)
 
     return dataclasses.replace(tool, on_approval_request=decide)
 
@@ -41,7 +42,9 @@ def hosted_connection(agent: Agent[Any], label: str) -> Json:
     return None
 
 
-async def _ask(agent: Agent[Any], request: MCPToolApprovalRequest) -> MCPToolApprovalFunctionResult:
+async def _ask(
+    agent: Agent[Any], tool: HostedMCPTool, request: MCPToolApprovalRequest
+) -> MCPToolApprovalFunctionResult:
     scope = current_scope.get()
     assert scope, "A durable tool is only used inside a run."
     data = request.data
@@ -57,7 +60,7 @@ async def _ask(agent: Agent[Any], request: MCPToolApprovalRequest) -> MCPToolApp
             raise ValueError("its provider runs this call, with the arguments it asked about; approve or reject it")
         return dict(edited)
 
-    with scope.calling(data.id):
+    with ending(scope), scope.calling(data.id):
         ruling = await scope.gate.ask(
             GatedCall(
                 kind="approval",
@@ -69,8 +72,9 @@ async def _ask(agent: Agent[Any], request: MCPToolApprovalRequest) -> MCPToolApp
                 arguments=arguments,
                 metadata=None,
                 check=check,
+                time_limit=limit_of(tool),
             )
         )
-    if ruling.outcome == "rejected":
+    if ruling.outcome in ("rejected", "timed_out"):
         return {"approve": False, "reason": ruling.reason}
     return {"approve": True}

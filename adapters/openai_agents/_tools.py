@@ -35,10 +35,10 @@ from interlock.adapters._calls import (
 )
 from interlock.adapters.openai_agents._callbacks import recorded_needs_approval, recorded_tool
 from interlock.adapters.openai_agents._graph import agent_of_tool
-from interlock.adapters.openai_agents._marks import is_idempotent
+from interlock.adapters.openai_agents._marks import is_idempotent, limit_of
 from interlock.adapters.openai_agents._results import ToolResult, decoded
 from interlock.adapters.openai_agents._scope import Scope, current_scope, ending, usage_of
-from interlock.adapters.openai_agents._servers import toolset_of
+from interlock.adapters.openai_agents._servers import server_of, toolset_of
 from interlock.adapters.openai_agents._steps import step
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
@@ -192,7 +192,7 @@ class _Call:
         while True:
             if asked:
                 ruling = await self._scope.gate.ask(self._gated("approval", arguments))
-                if ruling.outcome == "rejected":
+                if ruling.outcome in ("rejected", "timed_out"):
                     return ruling.reason or NOT_APPROVED
                 arguments, ticket = ruling.arguments, ruling.ticket
                 note = edit_note(arguments) if ruling.edited else note
@@ -291,16 +291,18 @@ class _Call:
         return None
 
     def _gated(self, kind: RequestKind, arguments: dict[str, Json], ticket: Ticket | None = None) -> GatedCall:
+        toolset = toolset_of(self._tool)
         return GatedCall(
             kind=kind,
             agent_path=self._path,
-            toolset=toolset_of(self._tool),
+            toolset=toolset,
             tool=self._tool.qualified_name,
             description=self._tool.description,
             call_id=self._ctx.tool_call_id,
             arguments=arguments,
             metadata=None,
             check=self.check,
+            time_limit=limit_of(self._tool) or limit_of(server_of(self._agent, toolset)),
         )
 
 

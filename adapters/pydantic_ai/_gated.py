@@ -52,12 +52,16 @@ from interlock.adapters.pydantic_ai._scope import Deferral, InterlockRunContext,
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.failures import problems
+from interlock.contracts.limits import time_limit
 from interlock.contracts.masking import call_label
-from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket
+from interlock.contracts.payloads import Json, JudgeVerdict, RequestKind, Ticket, TimeLimit
 from interlock.contracts.ports import GatedCall, Ruling
 
 IDEMPOTENT = "idempotent"
 """The key of a tool's metadata by which it declares that running a call twice is the same as running it once."""
+
+APPROVAL = "approval"
+"""The key of a tool's metadata for the time limit of its requests: one stage, or a list of them."""
 
 GATED_CHILD = (
     "Tool {tool!r} is to be approved and to run as a child workflow. What happens in one cannot be held to one "
@@ -210,6 +214,15 @@ def is_idempotent(tool: ToolsetTool[Any] | None) -> bool:
     return tool is not None and (tool.tool_def.metadata or {}).get(IDEMPOTENT) is True
 
 
+def limit_of(tool: str, metadata: Mapping[str, Any] | None) -> TimeLimit | None:
+    """The time limit of a tool's requests; None when it says nothing. Raises UserError for what is none."""
+    given = (metadata or {}).get(APPROVAL)
+    try:
+        return None if given is None else time_limit(given)
+    except ValueError as error:
+        raise UserError(f"The time limit of tool {tool!r} (metadata {APPROVAL!r}) is none: {error}.") from None
+
+
 def is_child_workflow(metadata: Mapping[str, Any] | None) -> bool:
     """Whether a tool with this metadata runs as a workflow of its own."""
     config = (metadata or {}).get("temporal")
@@ -225,7 +238,8 @@ class _Call:
 
 
 async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
-    """Wait at the gate. A rejection leaves as the framework's own: the model reads the reviewer's reason."""
+    """Wait at the gate. A rejection, and a denial by the time limit, leaves as the framework's own: the model reads the
+    reviewer's reason, or that nobody has answered."""
     kind: RequestKind = "approval" if isinstance(asked, ApprovalRequired) else "tool_result"
     in_child = kind == "approval" and is_child_workflow(call.tool.tool_def.metadata)
     if in_child and workflow.patched(names.REFUSE_GATED_CHILDREN):
@@ -243,9 +257,10 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
             metadata=as_json(asked.metadata),
             check=partial(_checked, call),
             judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
+            time_limit=limit_of(call.name, call.tool.tool_def.metadata),
         )
     )
-    if ruling.outcome == "rejected":
+    if ruling.outcome in ("rejected", "timed_out"):
         raise SkipToolExecution(ToolDenied(ruling.reason) if ruling.reason else ToolDenied())
     return ruling
 

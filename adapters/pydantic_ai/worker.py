@@ -12,14 +12,21 @@ from pydantic_ai.durable_exec.temporal import PydanticAIPayloadConverter
 from pydantic_ai.durable_exec.temporal._durability import worker_registrations
 from pydantic_ai.exceptions import UnexpectedModelBehavior, UserError
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_ai.toolsets import (
+    AbstractToolset,
+    CombinedToolset,
+    ExternalToolset,
+    FunctionToolset,
+    SetMetadataToolset,
+    WrapperToolset,
+)
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from interlock.adapters._delegation import Delegation, begin
 from interlock.adapters._worker import AttemptInterceptor, check_ticket
 from interlock.adapters.pydantic_ai._delegation import current_worker
 from interlock.adapters.pydantic_ai._durable import Durable
-from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow
+from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow, limit_of
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
 from interlock.adapters.pydantic_ai._model_calls import priced
@@ -150,7 +157,13 @@ def _check_deps(name: str, agent: Agent[Any, Any]) -> None:
 
 
 def _check_tools(name: str, agent: Agent[Any, Any]) -> None:
-    """Refuse a tool whose words no model can be sent: they would end each run that gets there."""
+    """Refuse a tool whose words no model can be sent, or whose time limit is none: they would end each run that gets
+    there."""
+    for whose, metadata in _metadata(agent):
+        try:
+            limit_of(whose, metadata)
+        except UserError as error:
+            raise MisconfiguredError(f"Agent {name!r}: {error}") from None
     for tool in (tool for leaf in _leaves(agent) if isinstance(leaf, FunctionToolset) for tool in leaf.tools.values()):
         told = json.dumps([tool.name, tool.description, tool.function_schema.json_schema], ensure_ascii=False)
         try:
@@ -174,6 +187,23 @@ def _leaves(agent: Agent[Any, Any]) -> list[AbstractToolset[Any]]:
     for toolset in agent.toolsets:
         toolset.apply(leaves.append)
     return leaves
+
+
+def _metadata(agent: Agent[Any, Any]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    """What tools, and toolsets for all of theirs, say beyond what models are told."""
+    waiting = list(agent.toolsets)
+    while waiting:
+        toolset = waiting.pop()
+        if isinstance(toolset, SetMetadataToolset):
+            yield f"every one of {toolset.wrapped.label}", toolset.metadata
+        elif isinstance(toolset, FunctionToolset):
+            yield from ((tool.name, tool.metadata) for tool in toolset.tools.values())
+        elif isinstance(toolset, ExternalToolset):
+            yield from ((tool.name, tool.metadata) for tool in toolset.tool_defs)
+        if isinstance(toolset, WrapperToolset):
+            waiting.append(toolset.wrapped)
+        elif isinstance(toolset, CombinedToolset):
+            waiting += toolset.toolsets
 
 
 def _check_retries(agents: Mapping[str, Agent[Any, Any]], retries: Retries) -> None:

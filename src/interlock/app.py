@@ -5,7 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interlock.contracts.errors import MisconfiguredError
-from interlock.contracts.payloads import LONGEST_AGENT_NAME
+from interlock.contracts.limits import Limit, time_limit
+from interlock.contracts.payloads import LONGEST_AGENT_NAME, TimeLimit
 from interlock.contracts.ports import SubRuns
 from interlock.prices import OwnPrices, Price
 from interlock.settings import Settings
@@ -28,6 +29,8 @@ class Interlock:
     run_config, run_hooks: what `Runner.run` of the OpenAI Agents SDK would be given beside each of its agents.
     prices: what calls of models cost, by the name the provider gives the model; before, and beside, those that the
     agents' framework knows.
+    approvals: the time limit of requests whose tools have none of their own, as a tool is given one: one stage, such as
+    `{"after_seconds": 86400, "then": "deny"}`, or a list of them.
     Raises MisconfiguredError when an agent cannot be run durably; the message names it and says what to do.
     """
 
@@ -40,6 +43,7 @@ class Interlock:
         run_config: "RunConfig | None" = None,
         run_hooks: "RunHooks[Any] | None" = None,
         prices: Mapping[str, Price] | None = None,
+        approvals: Limit | None = None,
     ) -> None:
         from interlock.retries import Retries
 
@@ -47,6 +51,7 @@ class Interlock:
         self.settings = settings or Settings.read()
         self.retries = retries or Retries()
         self.prices = OwnPrices(prices or {})
+        self.approvals = _time_limit(approvals)
         self.agents = _by_name(agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
@@ -78,6 +83,13 @@ class Interlock:
         return partial(
             OpenAIAgentsAdapter, **self._running, prices=self.prices, send_traces=self.settings.openai_traces
         )
+
+
+def _time_limit(given: Limit | None) -> TimeLimit | None:
+    try:
+        return None if given is None else time_limit(given)
+    except ValueError as error:
+        raise MisconfiguredError(f"Interlock(approvals=...) is no time limit: {error}.") from None
 
 
 def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:

@@ -336,7 +336,8 @@ class _Plan:
             ):
                 continue
             message = self._change.decision if decided else self._message(request)
-            if message is not None:
+            by_limit = message is None and request.outcome == "timed_out"
+            if message is not None or by_limit:
                 found.append(
                     ReusedRuling(
                         place=self._source.place(request.asked_by),
@@ -344,6 +345,7 @@ class _Plan:
                         decision=message if isinstance(message, Decision) else None,
                         completion=message if isinstance(message, ToolCompletion) else None,
                         before_judges=decided,
+                        denied_by_limit=by_limit,
                     )
                 )
         return tuple(found)
@@ -370,6 +372,8 @@ class _Plan:
         not returned before the fork begins, it is asked about again."""
         if request.kind == "budget":
             return request.outcome == "approved"  # What was refused there is not what was forked for.
+        if request.outcome == "timed_out":  # Where that ended the run, it is what the fork is to go past.
+            return request.answer is not None and request.answer.verdict == "deny"
         if request.outcome in ("rejected", "completed", "failed"):
             return True
         at, source = self._at, self._source

@@ -23,6 +23,7 @@ from interlock._versions import Workers, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.failures import bounded
+from interlock.contracts.limits import limit_words
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, Payload, RunState, StuckStep
 
@@ -328,7 +329,8 @@ def _stuck(step: StuckStep) -> str:
 
 def _asks(request: ApprovalRequest) -> str:
     waits_for = _WAITS_FOR.get(request.kind, "word whether it happened")
-    return f"Request {request.request_id} waits for {waits_for}: {call_label(request.tool, request.arguments)}"
+    limit = f" ({words})" if (words := limit_words(request)) else ""
+    return f"Request {request.request_id} waits for {waits_for}{limit}: {call_label(request.tool, request.arguments)}"
 
 
 def _words(failure: Failure) -> str:

@@ -133,7 +133,7 @@ def make_worker(
             *adapter.child_workflows,
         ],
         "activities": [
-            DescribeTool(adapter).describe_tool,
+            DescribeTool(adapter, app.approvals).describe_tool,
             RecallStep(StoredHistories(client.temporal)).recall_step,
             record_verdict,
             turns.join_session,

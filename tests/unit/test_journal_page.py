@@ -12,10 +12,11 @@ import pytest
 from rich.console import Console
 
 from interlock.cli import _journal
+from interlock.contracts.durations import span
 from interlock.journal import Answer, Journal, Request
 from interlock.journal._markup import Markup, el, join
 from interlock.journal._scale import short_scale, true_scale
-from interlock.journal._words import amount, settled, short, span
+from interlock.journal._words import amount, settled, short
 from interlock.journal.html import page
 from tests.unit.stored import NAMES, asked_in_full, history, journal_of, payloads, rewritten, set_value, value_of
 

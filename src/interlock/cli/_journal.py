@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from interlock.cli._console import line, out
 from interlock.cli._format import status_text, table
+from interlock.contracts.durations import span
 from interlock.journal._totals import unread_model_calls, with_runs_below
 from interlock.journal._words import (
     budget_line,
@@ -14,7 +15,6 @@ from interlock.journal._words import (
     ending,
     settled,
     short,
-    span,
     subject,
     title,
     tokens,

@@ -64,6 +64,9 @@ class Progress:
             self._running[key] = Speech(event, nested=workflow_id != self._workflow_id)
         elif event.kind == "approval_decided" or event.kind == "approval_withdrawn":
             self._add(settled_text(_settled(event)))
+        elif event.kind == "approval_escalated":
+            escalated = f"? {event.name} (request {event.request_id}) is escalated to {event.text}"
+            self._add(Text(line(escalated), "bold yellow"))
         elif key in self._running:
             speech = self._running[key]
             speech.take(event)

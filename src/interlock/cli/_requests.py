@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from interlock.cli._console import line, plain, to_json
 from interlock.cli._format import ago, table
+from interlock.contracts.limits import limit_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ def requests_table(requests: Sequence[ApprovalRequest]) -> Table:
             line(request.request_id),
             _call(request),
             line(" / ".join(request.agent_path)),
-            ago(request.requested_at).removesuffix(" ago"),
+            "\n".join(filter(None, (ago(request.requested_at).removesuffix(" ago"), line(limit_words(request))))),
         )
         made.add_section()
     return made
@@ -55,7 +56,7 @@ def waiting_text(request: ApprovalRequest) -> Text:
 
     label = line(call_label(request.tool, request.arguments))
     by = line(" / ".join(request.agent_path))
-    waits = _WAITS[request.kind]
+    waits = ", ".join(filter(None, (_WAITS[request.kind], line(limit_words(request)))))
     return Text.assemble((label, "bold"), f"  {waits}", (f" ({by}, request {line(request.request_id)})", "dim"))
 
 
@@ -88,6 +89,8 @@ def request_text(request: ApprovalRequest, edited: Mapping[str, Any] | None = No
 
     text = Text.assemble((line(request.tool), "bold"), f"  {line(' / '.join(request.agent_path))}")
     text.append(f", asked {ago(request.requested_at)}", style="dim")
+    if limit := limit_words(request):
+        text.append(f"\n{line(limit)}", style="yellow")
     if request.question:
         text.append(f"\n{line(request.question)}", style="yellow")
     if request.description:

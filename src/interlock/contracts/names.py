@@ -75,6 +75,7 @@ MEMO_CONTINUED: Final = "interlock_continued"
 # Metrics of Interlock's own. Dashboards hold these.
 METRIC_APPROVALS_REQUESTED: Final = "interlock_approvals_requested"
 METRIC_APPROVALS_SETTLED: Final = "interlock_approvals_settled"
+METRIC_APPROVALS_ESCALATED: Final = "interlock_approvals_escalated"
 METRIC_APPROVAL_WAIT: Final = "interlock_approval_wait"
 
 # Types of the failures that end a run.
@@ -93,6 +94,7 @@ OWN_TIME_EXCEEDED: Final = "OwnTimeExceededError"
 CONTEXT_CONFLICT: Final = "ContextConflictError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 PARENT_GONE: Final = "ParentGoneError"
+APPROVAL_TIMED_OUT: Final = "ApprovalTimeoutError"
 
 # Types of the failures of sessions. The first is no failure: a turn that waits for the ones before it.
 TURN_NOT_YET: Final = "TurnNotYet"

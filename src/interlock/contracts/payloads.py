@@ -57,6 +57,9 @@ def _plain_name(name: str) -> str:
 SessionId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_name)]
 """A name that people give a conversation: 1 to 200 characters that can be shown."""
 
+Reviewer = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_name)]
+"""A person or a role: 1 to 200 characters that can be shown."""
+
 
 class Payload(BaseModel):
     """The base of every message. Unknown fields are left out, so that readers can be older than writers."""
@@ -284,11 +287,70 @@ RunStatusName = Literal[
 
 
 RequestKind = Literal["approval", "tool_result", "outcome", "budget"]
-Outcome = Literal["approved", "rejected", "completed", "failed", "happened", "not_happened", "given_up"]
+Outcome = Literal["approved", "rejected", "completed", "failed", "happened", "not_happened", "given_up", "timed_out"]
 Verdict = Literal["approve", "reject", "happened", "not_happened", "give_up"]
 
+LONGEST_LIMIT_SECONDS = 10**9
+MOST_STAGES = 20
 
-class ApprovalRequest(Payload):
+
+class Stage(Payload):
+    """What follows when nobody has answered a request in time. No stage approves.
+
+    after_seconds: since the request was opened.
+    then: `deny` (the call does not run, and the model is told that nobody answered), `fail` (the run ends with
+    `ApprovalTimeoutError`), or `escalate`: the request stays open, and says to whom it was escalated.
+    to: people or roles, at least one for `escalate`, none otherwise.
+    """
+
+    after_seconds: Annotated[float, Field(gt=0, le=LONGEST_LIMIT_SECONDS, allow_inf_nan=False, strict=True)]
+    then: Literal["deny", "fail", "escalate"]
+    to: Annotated[tuple[Reviewer, ...], Field(max_length=50)] = ()
+
+    @model_validator(mode="after")
+    def _names_whom(self) -> Self:
+        if self.then == "escalate" and not self.to:
+            raise ValueError("`escalate` needs `to`: the people or roles that the request goes to")
+        if self.then != "escalate" and self.to:
+            raise ValueError(f"`to` goes with `escalate`, not with {self.then!r}")
+        return self
+
+
+class TimeLimit(Payload):
+    """How long a request waits for people, stage by stage, and what follows. Without stages it waits on."""
+
+    stages: Annotated[tuple[Stage, ...], Field(max_length=MOST_STAGES)] = ()
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> Self:
+        for before, after in zip(self.stages, self.stages[1:], strict=False):
+            if before.then != "escalate":
+                raise ValueError(f"nothing can follow {before.then!r}, which settles the request")
+            if after.after_seconds <= before.after_seconds:
+                raise ValueError(
+                    f"`after_seconds` has to grow from stage to stage, all counted from the opening of the request: "
+                    f"{after.after_seconds:g} comes after {before.after_seconds:g}"
+                )
+        return self
+
+
+class Limited(Payload):
+    """What the time limit of a request makes of it.
+
+    expires_at, then: when the limit settles it, and how, if nobody answers; null for one that waits on.
+    escalates_at, escalates_to: when it is escalated next, and to whom. escalated_at: when it was last, null if never.
+    escalated_to: everybody to whom it was so far.
+    """
+
+    expires_at: AwareDatetime | None = None
+    then: Literal["deny", "fail"] | None = None
+    escalates_at: AwareDatetime | None = None
+    escalates_to: tuple[str, ...] = ()
+    escalated_at: AwareDatetime | None = None
+    escalated_to: tuple[str, ...] = ()
+
+
+class ApprovalRequest(Limited):
     """One tool call that waits for a person, or for a result from outside.
 
     request_id: unique within the run. run_id: the execution it belongs to; a restarted run has another.
@@ -301,6 +363,7 @@ class ApprovalRequest(Payload):
     digest: binds a decision to this run, path, call, tool, arguments and tool definition.
     metadata: what the tool said when it asked.
     question: why it is asked, where the kind does not say it all; secrets masked.
+    expires_at and the like: see `Limited`.
     """
 
     workflow_id: str
@@ -439,6 +502,7 @@ class ReusedRuling(Payload):
 
     place: of the call among the run's tool calls. arguments_digest: of the arguments as they were asked for.
     before_judges: a person has decided it for the fork: the agent's judges are not asked.
+    denied_by_limit: nobody had answered in time.
     """
 
     place: str
@@ -446,6 +510,7 @@ class ReusedRuling(Payload):
     decision: Decision | None = None
     completion: ToolCompletion | None = None
     before_judges: bool = False
+    denied_by_limit: bool = False
 
 
 class MadeCall(Payload):
@@ -630,6 +695,7 @@ class RunState(Payload):
 class ToolQuestion(Payload):
     """Which tool is to be described: toolset is the id of the toolset that holds it.
 
+    time_limit: of the request, as the code that asks has it; null when that says nothing.
     The rest is for those who read the history: the request that is about to be made, with the arguments as proposed.
     """
 
@@ -641,12 +707,17 @@ class ToolQuestion(Payload):
     agent_path: tuple[str, ...] = ()
     call_id: str = ""
     arguments: dict[str, Json] = {}
+    time_limit: TimeLimit | None = None
 
 
 class ToolDescription(Payload):
-    """What a worker's code says of a tool. fingerprint: of its schema, toolset and connection."""
+    """What a worker's code says of a tool. fingerprint: of its schema, toolset and connection.
+
+    time_limit: the one that holds for the request, whatever the code says later; null when there is none.
+    """
 
     fingerprint: str
+    time_limit: TimeLimit | None = None
 
 
 class Ticket(Payload):

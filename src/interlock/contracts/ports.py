@@ -20,6 +20,7 @@ from interlock.contracts.payloads import (
     RunOutput,
     StepResult,
     Ticket,
+    TimeLimit,
     Usage,
 )
 from interlock.contracts.sessions import OpenTurn, SessionState, TurnClaim, TurnEnd, TurnEnded, TurnReceipt
@@ -41,6 +42,7 @@ class GatedCall:
     judge: asks the agent's judges, as an activity; None when there are none.
     question: as in `ApprovalRequest`.
     ruled: called with the request's id, the ruling and who gave it, at the moment in which it is given.
+    time_limit: of the request, as the tool has it; None when the tool says nothing.
     """
 
     kind: RequestKind
@@ -55,6 +57,7 @@ class GatedCall:
     judge: Callable[[], Awaitable[JudgeVerdict]] | None = None
     question: str = ""
     ruled: "Callable[[str, Ruling, str], None] | None" = None
+    time_limit: TimeLimit | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,11 @@ class Gate(Protocol):
         ...
 
     async def ask(self, call: GatedCall) -> Ruling:
-        """Wait for the ruling. Cancelling the wait withdraws the request."""
+        """Wait for the ruling. Cancelling the wait withdraws the request.
+
+        Raises ApplicationError (`ApprovalTimeoutError`, not retried), which has to end the run, when nobody has
+        answered in time and the request's time limit says so.
+        """
         ...
 
     def model_call(self, agent_path: tuple[str, ...]) -> AbstractAsyncContextManager[ModelCall]:

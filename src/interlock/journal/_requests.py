@@ -4,6 +4,9 @@ A history holds every answer that arrived, but not what became of one that came 
 one. An answer by update is in the history only if it was valid. An approved call is scheduled in the workflow task that
 took the answer, with the number of its request on it. So an update settles a request for certain, a call points at its
 answer, and where there is neither, the first answer that looks valid is taken for the one.
+
+The limit of a request is in the result of the step that described its tool, and each of its stages has a timer. One
+that has fired tells that the request was open until then; what came with it, in the same workflow task, came before.
 """
 
 from collections.abc import Iterator
@@ -12,7 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from interlock.contracts.canonical import digest
-from interlock.journal._payloads import shown, shown_object, text_in, texts_in, time_in
+from interlock.contracts.limits import escalated, standing
+from interlock.contracts.payloads import TimeLimit
+from interlock.journal._payloads import made, shown, shown_object, text_in, texts_in, time_in
 from interlock.journal.model import Answer, Request, Step, Via
 
 _OUTCOMES = {
@@ -23,6 +28,7 @@ _OUTCOMES = {
     "happened": "happened",
     "not_happened": "not_happened",
     "give_up": "given_up",
+    "deny": "timed_out",
 }
 _FITTING = {
     "approval": ("approve", "reject"),
@@ -30,16 +36,21 @@ _FITTING = {
     "outcome": ("happened", "not_happened", "give_up"),
     "budget": ("approve", "reject"),
 }
+_OPEN: dict[str, Any] = {"outcome": "open", "answer": None, "ignored": (), "settled_at": None, "edited": False}
+_NEVER = (-1, -1)
+_WITHOUT = TimeLimit()
 _LETS_RUN = ("approve", "not_happened")
 
 
 @dataclass
 class _Candidate:
-    """An answer. task: the number of the workflow task that got it. certain: the run said that it counted."""
+    """An answer. task: the number of the workflow task that got it, which began at began, once it has. certain: the
+    run said that it counted."""
 
     answer: Answer
     task: int
     certain: bool = False
+    began: datetime | None = None
 
 
 @dataclass
@@ -48,10 +59,16 @@ class _Asked:
 
     run_in: the workflow tasks that scheduled its call. looked_at: how many answers and calls there were when the one
     that counted was last found.
+    limit: how long it waits. opened_at: since when, by the run's clock. passed: how many stages of the limit were
+    reached; when the last of these was, the request was open before the workflow task open_before.
     """
 
     request: Request
     proposed_digest: str
+    limit: TimeLimit = _WITHOUT
+    opened_at: datetime | None = None
+    passed: int = 0
+    open_before: int = 0
     ready: int | None = None
     judged: bool = False
     answers: list[_Candidate] = field(default_factory=list)
@@ -88,11 +105,12 @@ class Requests:
         self._unsettled.append(self._asked[request_id])
         return request_id
 
-    def described(self, step: Step, task: int) -> None:
+    def described(self, step: Step, description: Any, task: int) -> None:
         """The tool is described, or will never be."""
         asked = self._asked[step.request_id]
         if step.status == "completed":
             asked.ready = task
+            asked.limit = _limit_in(description)
         else:
             self._settle(asked, outcome="withdrawn", settled_at=step.ended_at)
 
@@ -145,6 +163,8 @@ class Requests:
         message = ruling.get("decision") or ruling.get("completion")
         failed = isinstance(message, dict) and message.get("error") is not None
         verdict = text_in(message, "verdict") or ("fail" if failed else "complete")
+        if ruling.get("denied_by_limit") is True:
+            message, verdict = {"reason": "the call was denied"}, "deny"
         answer = _answer(message, step.request_id, verdict, at, "fork", 0)
         asked.answers.append(_Candidate(answer, 0, certain=True))
 
@@ -170,6 +190,40 @@ class Requests:
         asked.request = asked.request.model_copy(
             update={"executed": step.arguments, "steps": (*asked.request.steps, step.position)}
         )
+
+    def began(self, task: int, at: datetime) -> None:
+        """A workflow task has begun, for the first time or anew: that is what the run's clock says in it."""
+        for asked in self._unsettled:
+            if not asked.limit.stages:
+                continue
+            if asked.ready == task:
+                asked.opened_at = at
+                self._settle(asked, **standing(asked.limit, at, 0))
+            for one in asked.answers:
+                if one.task == task:
+                    one.began = at
+                    asked.looked_at = _NEVER
+
+    def reached(self, request_id: str, at: datetime, task: int) -> None:
+        """A workflow task is over that saw the limit of a request reach its next stage."""
+        asked = self._asked.get(request_id)
+        if asked is None or asked.opened_at is None or asked.passed >= len(asked.limit.stages):
+            return
+        stage = asked.limit.stages[asked.passed]
+        asked.passed, asked.open_before = asked.passed + 1, task
+        if _counted(asked) is not None:
+            return  # It came with the end of the time.
+        if asked.request.outcome != "open":  # By an answer that only looked valid.
+            self._settle(asked, **_OPEN)
+            self._unsettled = [*(one for one in self._unsettled if one is not asked), asked]
+        asked.looked_at = _NEVER
+        change = standing(asked.limit, asked.opened_at, asked.passed)
+        if stage.then == "escalate":
+            self._settle(asked, **change, **escalated(asked.request, stage, at))
+        else:
+            reason = "the call was denied" if stage.then == "deny" else "the run ended"
+            answer = Answer(request_id=request_id, verdict=stage.then, at=at, via="limit", reason=reason)
+            asked.answers.append(_Candidate(answer, task, certain=True))
 
     def close(self, at: datetime) -> None:
         """The run has ended: what is open is withdrawn."""
@@ -242,7 +296,7 @@ def _settlement(asked: _Asked, counted: _Candidate) -> dict[str, Any]:
         edited = asked.executed_digest != asked.proposed_digest
     return {
         "kind": asked.request.kind or _kind(verdict),
-        "outcome": _OUTCOMES.get(verdict, verdict),
+        "outcome": "timed_out" if counted.answer.via == "limit" else _OUTCOMES.get(verdict, verdict),
         "answer": counted.answer,
         "ignored": tuple(_ignored(one, counted, asked) for one in asked.answers if one is not counted),
         "settled_at": counted.answer.at,
@@ -259,7 +313,17 @@ def _unfit(one: _Candidate, asked: _Asked) -> str:
         return ""
     if asked.ready is None or asked.ready >= one.task:
         return "the request was not open yet"
-    return ""
+    if _is_late(one, asked):
+        return "the time for an answer was over"
+    return "it was not valid" if one.task < asked.open_before else ""
+
+
+def _is_late(one: _Candidate, asked: _Asked) -> bool:
+    """Whether the run refused an answer by the clocks: its own, and that of the sender."""
+    expires_at, decided_at = asked.request.expires_at, one.answer.decided_at
+    if expires_at is None or decided_at is None or decided_at < expires_at:
+        return False
+    return one.began is None or one.began >= expires_at
 
 
 def _ignored(one: _Candidate, counted: _Candidate, asked: _Asked) -> Answer:
@@ -286,6 +350,11 @@ def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via,
         ignored="" if fields else "it could not be read",
         event_id=event_id,
     )
+
+
+def _limit_in(description: Any) -> TimeLimit:
+    given = description.get("time_limit") if isinstance(description, dict) else None
+    return made(TimeLimit, given) or _WITHOUT
 
 
 def _digest(arguments: Any) -> str:

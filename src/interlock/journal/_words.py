@@ -3,15 +3,12 @@
 import json
 
 from interlock.contracts.budgets import shares
+from interlock.contracts.durations import span as span
+from interlock.contracts.limits import limit_words
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Budget, Json, Usage
 from interlock.journal.model import Journal, Request, Step, Totals
 
-_UNITS: tuple[tuple[float, int, str, int, str], ...] = (
-    (3_600, 60, "min", 1, "s"),
-    (86_400, 3_600, "h", 60, "min"),
-    (float("inf"), 86_400, "d", 3_600, "h"),
-)
 _ASKS = {"tool_result": " (its result)", "outcome": " (did it happen?)", "budget": " (extend it?)"}
 _OUTCOMES = {
     "open": "waits",
@@ -20,22 +17,8 @@ _OUTCOMES = {
     "happened": "found to have happened",
     "not_happened": "found not to have happened",
     "given_up": "given up",
+    "timed_out": "not answered in time",
 }
-
-
-def span(seconds: float | None) -> str:
-    """A time span in the units that fit it: `12 ms`, `1.2 s`, `3 min 5 s`, `2 h 4 min`, `3 d 1 h`."""
-    if seconds is None:
-        return ""
-    seconds = max(seconds, 0)
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    full = round(seconds)
-    _, size, unit, below, below_unit = next(units for units in _UNITS if full < units[0])
-    whole, rest = divmod(full, size)
-    return f"{whole} {unit} {rest // below} {below_unit}" if rest // below else f"{whole} {unit}"
 
 
 def amount(size: int) -> str:
@@ -85,14 +68,16 @@ def subject(request: Request) -> str:
 
 def tone(request: Request) -> str:
     """Whether what became of a request is `good`, `bad`, `plain`, or still to come: `wait`."""
-    if request.outcome in ("rejected", "failed", "given_up"):
+    if request.outcome in ("rejected", "failed", "given_up", "timed_out"):
         return "bad"
     return {"open": "wait", "withdrawn": "plain"}.get(request.outcome, "good")
 
 
 def settled(request: Request) -> str:
     """What became of a request: `approved by ann after 3 min, with amount 30.0 instead of 300.0: it was broken`."""
-    said = ", ".join(text for text in (settled_shortly(request), _edits(request), _result(request)) if text)
+    said = ", ".join(
+        text for text in (settled_shortly(request), limit(request), _edits(request), _result(request)) if text
+    )
     reason = _reason(request)
     return f"{said}: {reason}" if reason else said
 
@@ -108,7 +93,12 @@ def settled_shortly(request: Request) -> str:
 
 def remarks(request: Request) -> str:
     """The same without what `settled_shortly` says."""
-    return ": ".join(text for text in (_edits(request), _result(request), _reason(request)) if text)
+    return ": ".join(text for text in (limit(request), _edits(request), _result(request), _reason(request)) if text)
+
+
+def limit(request: Request) -> str:
+    """How a request stands with its time limit: to whom it was escalated, and what is still to come."""
+    return limit_words(request, is_open=request.outcome == "open")
 
 
 def arguments(request: Request) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ What a step said while it worked is in the history as batches. All else is told 
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 from pydantic import AwareDatetime, ValidationError
@@ -39,6 +40,7 @@ class RunEvent(Payload):
     `step_finished`: step, status (as in `Step`), attempt (how many there were), text (what came back, in a word),
     error.
     `approval_asked`: request_id, request_kind, name (the tool), arguments, text (the call in a line), call_id.
+    `approval_escalated`: request_id, name, text (to whom it was, so far).
     `approval_decided`: request_id, name, status (the outcome), by, text (the reason), arguments (if others are to run).
     `approval_withdrawn`: request_id, name.
     `stuck`, `retried`: text (which step, in a line).
@@ -93,6 +95,7 @@ class EventReader:
         self._history = HistoryReader(converter)
         self._speeches: dict[str, _Speech] = {}
         self._open: set[str] = set()
+        self._escalated: dict[str, datetime] = {}
         self._stuck: dict[int, str] = {}
         self._sub_runs: dict[str, str] = {}
 
@@ -238,6 +241,9 @@ class EventReader:
     def _changes(self) -> Iterator[dict[str, Any]]:
         for request_id in sorted(self._open, key=_number):
             request = self._history.request(request_id)
+            if request and request.escalated_at and request.escalated_at != self._escalated.get(request_id):
+                self._escalated[request_id] = request.escalated_at
+                yield {"kind": "approval_escalated", **_about(request), "text": ", ".join(request.escalated_to)}
             if request is not None and request.outcome != "open":
                 self._open.remove(request_id)
                 yield _settled(request)
@@ -263,12 +269,16 @@ class EventReader:
 
 
 def _settled(request: Request) -> dict[str, Any]:
-    of = {"agent_path": request.agent_path, "name": request.tool, "request_id": request.request_id}
+    of = _about(request)
     if request.outcome == "withdrawn" or request.answer is None:
         return {"kind": "approval_withdrawn", **of}
     answer = request.answer
     said = {"by": answer.by, "text": answer.reason, "arguments": answer.arguments}
     return {"kind": "approval_decided", **of, "status": request.outcome, **said}
+
+
+def _about(request: Request) -> dict[str, Any]:
+    return {"agent_path": request.agent_path, "name": request.tool, "request_id": request.request_id}
 
 
 def _number(request_id: str) -> tuple[int, str]:

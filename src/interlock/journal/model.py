@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from interlock.contracts.payloads import Budget, Json, Payload, Usage
+from interlock.contracts.payloads import Budget, Json, Limited, Payload, Usage
 
 StepKind = Literal[
     "model", "tool", "judge", "description", "predicate", "guardrail", "hook", "handoff", "instructions", "other"
 ]
 StepStatus = Literal["scheduled", "completed", "failed", "timed_out", "cancelled", "abandoned"]
-Via = Literal["update", "signal", "judge", "fork"]
+Via = Literal["update", "signal", "judge", "fork", "limit"]
 
 
 class Step(Payload):
@@ -68,9 +68,11 @@ class Step(Payload):
 class Answer(Payload):
     """What somebody said to a request.
 
-    verdict: `approve`, `reject`, `happened`, `not_happened` or `give_up`; `complete` or `fail` for a reported result.
+    verdict: `approve`, `reject`, `happened`, `not_happened` or `give_up`; `complete` or `fail` for a reported result;
+    `deny` or `fail` of a time limit, when nobody had answered.
     by: as the sender says it, or `judge`. at: when the run got it. decided_at: by the sender's clock.
-    via: how it came; `fork` when it was taken over from the run that this one was forked from.
+    via: how it came; `fork` when it was taken over from the run that this one was forked from; `limit` when nobody
+    answered in time.
     arguments: to run instead of what was asked. result: as reported. ignored: why it changed nothing.
     event_id: of the message; 0 when it came by none.
     """
@@ -88,14 +90,15 @@ class Answer(Payload):
     event_id: int = 0
 
 
-class Request(Payload):
+class Request(Limited):
     """One tool call that waited for a person, a judge, or a result from outside.
 
     kind: `approval`, `tool_result` or `outcome` (whether an approved call happened); empty when the history does not
     say. label: the call in one line. proposed: the arguments as asked about; null when the history does not hold them.
     asked_by: position of the step that described the tool. judged_by: position of the judges' step.
     answer: the one that counted. ignored: the others. outcome: `open`, `approved`, `rejected`, `completed` or `failed`
-    (a reported result), `happened`, `not_happened`, `given_up`, `withdrawn`. edited: what ran is not what was asked.
+    (a reported result), `happened`, `not_happened`, `given_up`, `timed_out` (nobody answered in time), `withdrawn`.
+    edited: what ran is not what was asked.
     executed: the arguments that ran. steps: positions of the steps that ran them.
     waited_seconds: until it was settled; of an open request until the journal was read.
     """

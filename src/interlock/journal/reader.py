@@ -12,6 +12,7 @@ from temporalio.converter import DataConverter
 
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
+from interlock.contracts.limits import request_of_timer
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Budget, Claim, Extension, extended
 from interlock.journal._payloads import (
@@ -86,6 +87,8 @@ class HistoryReader:
         self._retried: set[tuple[str, int]] = set()  # Which stuck step, empty for all, was retried in which task.
         self._stuck: dict[int, Stuck] = {}
         self._stuck_before = 0  # In the executions before.
+        self._limits: dict[int, str] = {}  # The request whose limit a timer keeps.
+        self._reached: list[tuple[str, datetime]] = []  # Requests whose limits the next workflow task sees reached.
         self._over: dict[int, int] = {}  # In which task the run saw that a stuck step's time is over.
         self._sub_runs: dict[str, SubRunLink] = {}
         self._head: dict[str, Any] = {"workflow_id": "", "run_id": run_id, "workflow_type": ""}
@@ -219,8 +222,15 @@ class HistoryReader:
     async def _on_workflow_execution_cancel_requested(self, event: HistoryEvent, attributes: Any) -> None:
         self._head.setdefault("cancel_requested_at", moment(event.event_time))
 
+    async def _on_workflow_task_started(self, event: HistoryEvent, attributes: Any) -> None:
+        self._requests.began(self._task + 1, moment(event.event_time))
+
     async def _on_workflow_task_completed(self, event: HistoryEvent, attributes: Any) -> None:
         self._task += 1
+        reached, self._reached = self._reached, []
+        for request_id, at in reached:
+            if "cancel_requested_at" not in self._head:  # Otherwise it was withdrawn.
+                self._requests.reached(request_id, at, self._task)
 
     async def _on_upsert_workflow_search_attributes(self, event: HistoryEvent, attributes: Any) -> None:
         fields = attributes.search_attributes.indexed_fields
@@ -283,7 +293,7 @@ class HistoryReader:
     async def _step_ended(self, event: HistoryEvent) -> Step | None:
         step, result = await self._steps.ended(event)
         if step is not None and step.kind == "description":
-            self._requests.described(step, self._task + 1)
+            self._requests.described(step, result, self._task + 1)
         elif step is not None and step.kind == "judge":
             self._requests.judged(step, result, self._task + 1)
         return step
@@ -328,11 +338,15 @@ class HistoryReader:
 
     async def _on_timer_started(self, event: HistoryEvent, attributes: Any) -> None:
         summary = await self._decoder.text(event.user_metadata.summary)
+        if request_id := request_of_timer(summary):
+            self._limits[event.event_id] = request_id
         if summary.startswith(_STUCK) and self._head["agent"]:
             label = cut(summary.removeprefix(_STUCK), 300)
             self._stuck[event.event_id] = Stuck(label=label, since=moment(event.event_time))
 
     async def _on_timer_fired(self, event: HistoryEvent, attributes: Any) -> None:
+        if request_id := self._limits.get(attributes.started_event_id):
+            self._reached.append((request_id, moment(event.event_time)))
         self._over[attributes.started_event_id] = self._task + 1
         self._unstick(attributes.started_event_id, event, "given_up")
         self._keep_retried()
