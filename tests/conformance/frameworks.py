@@ -120,7 +120,7 @@ class Tool:
 
     gated: whether a call needs an approval; a function is asked with the arguments.
     tells: what the body raises is told to the model in place of a result. stops: it stops the run, as an answer that
-    cannot be taken.
+    cannot be taken. limit: the time limit of its requests, as people write it.
     """
 
     name: str = "refund"
@@ -129,6 +129,7 @@ class Tool:
     idempotent: bool = False
     tells: bool = False
     stops: bool = False
+    limit: Any = None
     description: str = "Pay money back."
 
 
@@ -266,7 +267,9 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
         except Exception as error:
             raise ModelRetry(str(error)) if tool.stops else ToolFailed(str(error)) if tool.tells else error from error
 
-    metadata = {"idempotent": True} if tool.idempotent else None
+    metadata: dict[str, Any] = {"idempotent": True} if tool.idempotent else {}
+    if tool.limit is not None:
+        metadata |= {"approval": tool.limit}
     return PydanticTool(
         work,
         name=tool.name,
@@ -411,6 +414,8 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
     )
     if tool.stops:
         made.tool_input_guardrails = [ToolInputGuardrail(partial(_stopped, tool), name="stops")]
+    if tool.limit is not None:
+        openai_agents.approval(made, tool.limit)
     return openai_agents.idempotent(made) if tool.idempotent else made
 
 
