@@ -1,9 +1,9 @@
 """Answers that race what ends the wait for them: whatever comes first, exactly one thing happens.
 
 A run waits for the approval of one call, or is stuck at one step. Within 5 ms of each other come an answer, by update
-or by signal, and its rival: a cancellation, the run's own time limit, the time after which a stuck run ends, or another
-person's contrary answer. Then one of these is what happened, and the run, its journal, its history, the body of the
-call and the answer's sender all say the same:
+or by signal, and its rival: a cancellation, the run's own time limit, that of the request, the time after which a stuck
+run ends, or another person's contrary answer. Then one of these is what happened, and the run, its journal, its
+history, the body of the call and the answer's sender all say the same:
 
 * Taken: the run has the answer. The request is settled once, by it, and is never withdrawn. An update has a receipt.
   After an approval the call is scheduled once at most. Either its body ran once, and the run completed, or ended as its
@@ -13,7 +13,8 @@ call and the answer's sender all say the same:
   says so); the call was never scheduled and its body did not run, of a stuck step not again; the run ended as its rival
   says. An update is refused, with the reason.
 
-Of two answers one is taken; the other's sender is told what was decided and by whom. No run ends in another way, no
+Of two answers one is taken; the other's sender is told what was decided and by whom. Where the request's own limit came
+first, it was not answered in time, and the run completes without the call. No run ends in another way, no
 workflow task fails but where Temporal itself repeats one for a message that came during its last, and nobody is left
 without an answer.
 """
@@ -40,6 +41,7 @@ from temporalio.common import RetryPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock import Interlock, RefusedError, Retries, Run, RunFailedError, Settings
+from interlock.adapters.openai_agents import approval
 from interlock.adapters.pydantic_ai import Durable
 from interlock.contracts import names
 from interlock.contracts.payloads import Decision, Retry, RunInput, RunOptions
@@ -144,13 +146,20 @@ class Lane:
             return ModelResponse(parts=[ToolCallPart(tool, {}, tool_call_id="a")])
 
         model = FunctionModel(answer, model_name="racer")
-        tools = [Tool(self._pay, name="pay", requires_approval=True), Tool(self._send, name="send")]
+        limited = {"approval": {"after_seconds": ItsLimit.seconds, "then": "deny"}}
+        tools = [
+            Tool(self._pay, name="pay", requires_approval=True),
+            Tool(self._pay, name="hurry", requires_approval=True, metadata=limited),
+            Tool(self._send, name="send"),
+        ]
         return Agent(model, name="racer", tools=tools, capabilities=[Durable()])
 
     def _openai_agents(self) -> openai_agents.Agent[Any]:
         pay = openai_agents.function_tool(self._pay, name_override="pay", needs_approval=True)
         send = openai_agents.function_tool(self._send, name_override="send", failure_error_function=None)
-        return openai_agents.Agent(name="racer", model=_Racer(), tools=[pay, send])
+        hurry = openai_agents.function_tool(self._pay, name_override="hurry", needs_approval=True)
+        approval(hurry, after_seconds=ItsLimit.seconds)
+        return openai_agents.Agent(name="racer", model=_Racer(), tools=[pay, hurry, send])
 
 
 class _Racer(openai_agents.Model):
@@ -263,6 +272,38 @@ class TimedOut(Kind):
         return journal.ended_at.timestamp() if timed_out and journal.ended_at else None
 
 
+class ItsLimit(Kind):
+    """The request's own time limit, which denies the call."""
+
+    name, ends_as = "approval x its limit", "completed"
+    seconds = 1.5
+
+    async def begun(self, lane: Lane) -> tuple[Run, float | None] | None:
+        """See `Kind`."""
+        run = await lane.app.client.start("racer", "hurry")
+        state = await lane.app.state(run, lambda state: bool(state.requests or state.settled))
+        at = state.requests[0].expires_at if state.requests else None
+        return (run, at.timestamp()) if at else None
+
+    def struck(self, journal: Journal) -> float | None:
+        """See `Kind`."""
+        over = [one.settled_at for one in journal.requests if one.outcome == "timed_out" and one.settled_at]
+        return over[0].timestamp() if over else None
+
+    def outcome(self, facts: Facts) -> str:
+        """See `Kind`."""
+        return "taken" if facts.bodies else "missed"
+
+    def wrong(self, facts: Facts) -> list[str]:
+        """See `Kind`."""
+        taken = facts.settled == (("approved", "ann"),)
+        found = _told_wrong(facts, taken=taken)
+        found += _unless(taken or facts.settled == (("timed_out", ""),), f"the run itself says {facts.settled}")
+        found += _unless(facts.requests == [one for one, _ in facts.settled], f"the journal says {facts.requests}")
+        found += _unless(facts.bodies == taken, f"taken: {taken}, and {facts.bodies} bodies")
+        return found + _unless(facts.status == "completed", f"the run has {facts.status}")
+
+
 class StuckEnds(Kind):
     """The time is over that a stuck run waits to be retried."""
 
@@ -331,7 +372,7 @@ class Contrary(Kind):
         return found + _unless(named, f"the loser was not told who won: {lost}")
 
 
-KINDS: Sequence[Kind] = (Cancelled(), TimedOut(), StuckEnds(), Contrary())
+KINDS: Sequence[Kind] = (Cancelled(), TimedOut(), ItsLimit(), StuckEnds(), Contrary())
 
 
 @dataclass

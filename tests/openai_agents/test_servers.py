@@ -11,8 +11,9 @@ from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp
 from mcp import MCPError
 from temporalio.exceptions import ApplicationError
 
-from interlock import Interlock, RefusedError, Retries
+from interlock import Interlock, RefusedError, Retries, RunFailedError
 from interlock.adapters._worker import check_ticket
+from interlock.adapters.openai_agents import approval as limited
 from interlock.adapters.openai_agents._servers import Servers
 from interlock.adapters.openai_agents.worker import OpenAIAgentsAdapter
 from interlock.contracts.canonical import digest
@@ -52,6 +53,17 @@ async def test_a_servers_tools_are_steps_and_wait_for_their_approval(run_app: Ru
         assert shelf.taken == ["map"]
         assert "took map" in str(script.results()["a"])
         assert [step.name for step in (await run.journal()).steps if step.kind == "tool"] == ["take"]
+
+
+async def test_a_limit_of_a_server_holds_for_its_tools(run_app: Running, shelf: Shelf) -> None:
+    script = Script([call("take", "a", thing="book")], "done")
+    server = limited(server_at(shelf, require_approval="always", cache_tools_list=True), after_seconds=0.3)
+    async with run_app(Interlock([agent(script, mcp_servers=[server])])) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+
+        assert shelf.taken == []
+        assert "Nobody answered" in str(script.results()["a"])
 
 
 class Noted(MCPServer):
@@ -124,6 +136,26 @@ async def test_a_call_that_the_provider_asks_about_waits_for_a_person(
     answers = [item for item in script.requests[-1].conversation if item.get("type") == "mcp_approval_response"]
     assert [(item["approval_request_id"], item["approve"]) for item in answers] == [("mcpr_1", approved)]
     assert answers[0].get("reason") == (None if approved else "not now")
+
+
+@pytest.mark.parametrize("then", ["deny", "fail"])
+async def test_a_call_of_the_provider_has_the_limit_of_its_tool(
+    run_app: Running, openai_api: OpenAIAPI, then: str
+) -> None:
+    script = openai_api.script([approval("take", "mcpr_1", server="shelf", thing="book")], "done")
+    hosted = limited(shelf_at("http://127.0.0.1/mcp", require_approval="always"), after_seconds=0.3, then=then)
+    one = Agent("support", model=OpenAIResponsesModel("scripted", openai_api.client()), tools=[hosted])
+    async with run_app(Interlock([one])) as app:
+        run = await app.client.start("support", "go")
+        if then == "fail":
+            with pytest.raises(RunFailedError, match="about a call of 'take'") as failed:
+                await run.result()
+            assert failed.value.error_type == "ApprovalTimeoutError"
+            return
+        await run.result()
+
+    (answer,) = [item for item in script.requests[-1].conversation if item.get("type") == "mcp_approval_response"]
+    assert (answer["approve"], answer["reason"].startswith("Nobody answered")) == (False, True)
 
 
 @pytest.mark.parametrize("approved", [True, False])

@@ -17,11 +17,11 @@ from tests.workflows.scripts import Script, agent, call
 async def test_an_answer_that_races_the_end_of_the_wait_has_one_outcome(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = await race(32, chosen_seed(), print, server=server)
+    report = await race(40, chosen_seed(), print, server=server)
 
     assert report.violations == []
     assert [row.kind for row in report.rows] == [kind.name for kind in KINDS]
-    assert report.runs == 32
+    assert report.runs == 40
     assert not [record for record in caplog.records if "never retrieved" in record.getMessage()]
 
 
