@@ -287,7 +287,8 @@ class ItsLimit(Kind):
 
     def struck(self, journal: Journal) -> float | None:
         """See `Kind`."""
-        over = [one.settled_at for one in journal.requests if one.outcome == "timed_out" and one.settled_at]
+        # Not when the timer fired, which is later: what was sent after the limit is refused from then on.
+        over = [one.expires_at for one in journal.requests if one.outcome == "timed_out" and one.expires_at]
         return over[0].timestamp() if over else None
 
     def outcome(self, facts: Facts) -> str:

@@ -52,6 +52,8 @@ SCRIPTS: dict[str, list[list[ToolCallPart] | str]] = {
     "Wobble.": [[call("wobble", "w1"), call("look_up", "l1", order="A-1001")], "It stands."],
     "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
     "Stall.": [[call("stall", "s1")], "Never said."],
+    "Hurry.": [[call("ship", "h1"), call("recall", "h2")], "Recalled."],
+    "Hurry or fail.": [[call("insure", "i1")], "Never said."],
 }
 
 
@@ -119,6 +121,18 @@ async def stall() -> str:
     """Take longer than allowed."""
     await asyncio.Event().wait()
     return "never"
+
+
+def hurried() -> str:
+    """Do what cannot wait."""
+    return "done in time"
+
+
+LIMITS: dict[str, list[dict[str, Any]]] = {
+    "ship": [{"after_seconds": 0.3, "then": "escalate", "to": ["ops-lead"]}, {"after_seconds": 0.6, "then": "deny"}],
+    "recall": [{"after_seconds": 0.3, "then": "escalate", "to": ["ops-lead", "cto"]}],
+    "insure": [{"after_seconds": 0.3, "then": "fail"}],
+}
 
 
 def over_limit(ctx: RunContext[Any], tool_def: ToolDefinition, args: dict[str, Any]) -> bool:
@@ -218,4 +232,9 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         tools=[Tool(weigh, requires_approval=True)],
         capabilities=[Durable()],
     )
-    return Interlock([support, payer, judged, hooked, typed, flaky, teller], settings=Settings(task_queue="replay"))
+    limited = [
+        Tool(hurried, name=name, requires_approval=True, metadata={"approval": limit}) for name, limit in LIMITS.items()
+    ]
+    hurrying = Agent(model, name="hurrying", tools=limited, capabilities=[Durable()])
+    agents = [support, payer, judged, hooked, typed, flaky, teller, hurrying]
+    return Interlock(agents, settings=Settings(task_queue="replay"))

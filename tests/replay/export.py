@@ -241,6 +241,19 @@ async def open_asked_whether_it_happened(app: RunningApp, name: str) -> dict[str
 
 
 @ending
+async def completed_limits(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "hurrying", "Hurry.")
+    await app.state(run, lambda state: bool(state.settled) and bool(state.requests[0].escalated_at))
+    await run.decide("2", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_limit(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "hurrying", "Hurry or fail."))}
+
+
+@ending
 async def failed_usage_limit(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Where is A-1001?", usage_limits={"request_limit": 1})
     return {name: await ended(run)}

@@ -20,6 +20,7 @@ from agents import (
     RunContextWrapper,
     RunHooks,
     Runner,
+    Tool,
     ToolGuardrailFunctionOutput,
     Usage,
     function_tool,
@@ -42,6 +43,7 @@ from pydantic import BaseModel
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries, Settings
+from interlock.adapters.openai_agents import approval
 
 repair = asyncio.Event()
 """Set while what breaks is mended."""
@@ -89,6 +91,8 @@ SCRIPTS: dict[str, list[list[Call] | str]] = {
     "Tell the teller.": [[call("delegate", "d1", prompt="Refund one.")], "Told."],
     "Refund one.": [REFUNDS[:1], "Refunded one."],
     "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
+    "Hurry.": [[call("ship", "h1"), call("recall", "h2")], "Recalled."],
+    "Hurry or fail.": [[call("insure", "i1")], "Never said."],
 }
 
 
@@ -133,6 +137,18 @@ class Broken(Model):
 
     def stream_response(self, *args: Any, **named: Any) -> AsyncIterator[Any]:
         raise NotImplementedError
+
+
+def hurried() -> str:
+    """Do what cannot wait."""
+    return "done in time"
+
+
+LIMITS: dict[str, list[dict[str, Any]]] = {
+    "ship": [{"after_seconds": 0.3, "then": "escalate", "to": ["ops-lead"]}, {"after_seconds": 0.6, "then": "deny"}],
+    "recall": [{"after_seconds": 0.3, "then": "escalate", "to": ["ops-lead", "cto"]}],
+    "insure": [{"after_seconds": 0.3, "then": "fail"}],
+}
 
 
 def look_up(order: str) -> str:
@@ -347,9 +363,14 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         return str((await Runner.run(teller, prompt)).final_output)
 
     delegating = Agent(name="delegating", model=model, tools=[delegate])
+    limited: list[Tool] = [
+        approval(function_tool(hurried, name_override=name, needs_approval=True), limit)
+        for name, limit in LIMITS.items()
+    ]
+    hurrying = Agent(name="hurrying", model=model, tools=limited)
     once = RetryPolicy(maximum_attempts=1)
     return Interlock(
-        [support, guarded, counting, shelved, broken, teller, delegating],
+        [support, guarded, counting, shelved, broken, teller, delegating, hurrying],
         settings=Settings(task_queue="replay"),
         retries=Retries(model=once, tool=once),
         run_hooks=Hearing(),

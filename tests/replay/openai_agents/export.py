@@ -68,6 +68,19 @@ async def completed_handoff(app: RunningApp, name: str) -> dict[str, Run]:
 
 
 @ending
+async def completed_limits(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await start(app, name, "hurrying", "Hurry.")
+    await app.state(run, lambda state: bool(state.settled) and bool(state.requests[0].escalated_at))
+    await run.decide("2", "approve", by="ann")
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_limit(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await ended(await start(app, name, "hurrying", "Hurry or fail."))}
+
+
+@ending
 async def completed_guarded(app: RunningApp, name: str) -> dict[str, Run]:
     return {name: await ended(await start(app, name, "guarded", "Check it."))}
 
