@@ -59,6 +59,8 @@ def line_of(event: RunEvent) -> str:
         return f"Step {event.step}: {what or 'the step'} {event.status.replace('_', ' ')}. {event.error}".strip()
     if event.kind == "approval_asked":
         return f"Waiting for a person since {_time(event)}: request {event.request_id}, {event.name}."
+    if event.kind == "approval_escalated":
+        return f"Nobody has answered request {event.request_id}, {event.name}: escalated to {event.text}."
     if event.kind == "approval_decided":
         by = f" by {event.by}" if event.by else ""
         return f"Request {event.request_id}, {event.name}: {event.status.replace('_', ' ')}{by}."

@@ -175,6 +175,7 @@ def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: p
         )
         progress.state(waiting)
         progress.state(waiting)
+        progress.event("run-1", event("approval_escalated", request_id="1", name="refund", text=f"ops, {EVIL}"))
         progress.event("run-1", event("approval_decided", arguments={"order": "A-2"}, **decided))
         progress.event("run-1", event("step_started", step=2, text="refund"))
         progress.event("run-1", event("progress", step=2, done=1, total=2))
@@ -191,6 +192,7 @@ def test_progress_without_a_terminal_adds_one_line_for_each_thing(monkeypatch: p
         "? refund: order A-1, amount 42.00",
         "",
         "",
+        f"? refund (request 1) is escalated to ops, {line(EVIL)}",
         f"✓ refund (request 1) approved by ann, arguments edited: {line(EVIL)}",
         "✓ refund",
         "✗ support: look",

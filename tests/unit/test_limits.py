@@ -1,6 +1,8 @@
 """Time limits as people write them, where they are refused, and how a request with one is shown."""
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 from rich.console import Console
+from temporalio.client import WorkflowHistory
 
 from interlock import Interlock, MisconfiguredError
 from interlock.adapters.openai_agents import approval
@@ -17,8 +20,12 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.cli._requests import request_text, requests_table, waiting_text
 from interlock.contracts.limits import limit_words, request_of_timer, time_limit, timer_summary
 from interlock.contracts.payloads import ApprovalRequest, RunState, Stage
+from interlock.journal import read_journal
+from interlock.journal._words import settled, tone
+from interlock.journal.html import page
 from interlock.workflows.view import details
 
+ROOT = Path(__file__).parents[2]
 ESCALATE = {"after_seconds": 60, "then": "escalate", "to": ["ops-lead"]}
 DENY = {"after_seconds": 3_600, "then": "deny"}
 
@@ -75,6 +82,21 @@ def test_the_timer_of_a_stage_names_its_request() -> None:
     assert timer_summary("12", stage) == "request 12: escalate to ops-lead, cto"
     assert request_of_timer(timer_summary("12", stage)) == "12"
     assert request_of_timer("stuck: request 12: x") == ""
+
+
+@pytest.mark.parametrize("folder", ["tests/replay/histories", "tests/replay/openai_agents/histories"])
+async def test_the_journal_says_what_a_limit_made_of_a_request(folder: str) -> None:
+    path = ROOT / folder / "AgentWorkflow.completed-limits.0.1.0.json"
+    journal = await read_journal(WorkflowHistory.from_json("limits", path.read_text(encoding="utf-8")).events)
+    denied, approved = journal.requests
+    shown = page(journal)
+
+    assert settled(denied).startswith("not answered in time after ")
+    assert re.search(r", escalated to ops-lead at .* UTC: the call was denied$", settled(denied))
+    assert re.search(r"^approved by ann after .*, escalated to ops-lead, cto at .* UTC$", settled(approved))
+    assert (tone(denied), tone(approved)) == ("bad", "good")
+    assert "the call was denied" in shown
+    assert "escalated to ops-lead, cto at" in shown
 
 
 REQUEST = ApprovalRequest(
