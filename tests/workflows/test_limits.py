@@ -1,5 +1,6 @@
 """Time limits of requests where they meet judges, results from outside, toolsets and answers that do not count."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,10 +10,15 @@ from pydantic_ai.capabilities import HandleDeferredToolCalls
 from pydantic_ai.exceptions import CallDeferred
 from pydantic_ai.tools import DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+from temporalio.client import Client as TemporalClient
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 
-from interlock import Interlock, RefusedError, RunFailedError
+from interlock import Client, Interlock, RefusedError, RunFailedError
 from interlock.contracts import names
 from interlock.contracts.payloads import Decision, RunState
+from interlock.server import EmbeddedServer
+from interlock.worker import run_worker
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
 
@@ -100,6 +106,32 @@ async def test_what_a_toolset_says_holds_for_its_tools(run_app: Running, gated: 
 
         assert "Nobody answered" in script.results()["a"]
         assert made == []
+
+
+async def test_escalations_and_what_nobody_answered_are_counted_once(server: EmbeddedServer) -> None:
+    counted = MetricBuffer(10_000)
+    runtime = Runtime(telemetry=TelemetryConfig(metrics=counted))
+    temporal = await TemporalClient.connect(
+        server.address, data_converter=pydantic_data_converter, runtime=runtime, lazy=False
+    )
+    limit = [{"after_seconds": 0.1, "then": "escalate", "to": ["ops"]}, deny(SOON)]
+    tools = [Tool(pay, requires_approval=True, metadata={"approval": limit})]
+    app, stop = Interlock([agent(Script([call("pay", "a")], "done"), tools=tools)]), asyncio.Event()
+    client = Client(temporal, task_queue="counted-limits", stuck_seconds=0)
+    worker = asyncio.create_task(run_worker(app, client, stop, max_cached_workflows=0))
+    try:
+        await (await client.start("support", "go")).result()
+    finally:
+        stop.set()
+        await worker
+    updates = [one for one in counted.retrieve_updates() if one.metric.name.startswith("interlock_approvals_")]
+
+    assert [(one.metric.name, one.value, one.attributes.get("outcome")) for one in updates] == [
+        ("interlock_approvals_requested", 1, None),
+        ("interlock_approvals_escalated", 1, None),
+        ("interlock_approvals_settled", 1, "timed_out"),
+    ]
+    assert all(one.attributes["agent"] == "support" for one in updates)
 
 
 async def test_an_answer_that_was_refused_does_not_pass_for_the_one_that_counted(run_app: Running) -> None:
