@@ -292,6 +292,7 @@ class _Call:
 
     def _gated(self, kind: RequestKind, arguments: dict[str, Json], ticket: Ticket | None = None) -> GatedCall:
         toolset = toolset_of(self._tool)
+        server = server_of(self._agent, toolset) if toolset else None
         return GatedCall(
             kind=kind,
             agent_path=self._path,
@@ -302,7 +303,7 @@ class _Call:
             arguments=arguments,
             metadata=None,
             check=self.check,
-            time_limit=limit_of(self._tool) or limit_of(server_of(self._agent, toolset)),
+            time_limit=limit_of(self._tool) or limit_of(server),
         )
 
 
