@@ -1,10 +1,12 @@
 """Time limits of requests: what follows when nobody answers, for how long, and that it is never an approval."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowHandle
 
 from interlock import Interlock, RefusedError, Run, RunFailedError, Settings
 from interlock.contracts import names
@@ -119,13 +121,14 @@ async def test_a_request_that_is_escalated_stays_open_and_says_to_whom(framework
         state = await app.state(run, lambda state: any("cto" in one.escalated_to for one in state.requests))
         (request,) = state.requests
         assert (request.escalated_to, request.escalates_at, request.expires_at) == (("ops-lead", "cto"), None, None)
-        assert request.escalated_at is not None
-        assert request.escalated_at >= request.requested_at + timedelta(seconds=SOON)
         assert state.status == "awaiting_approval"
-        listed = [one for one in await app.client.approvals() if one.workflow_id == run.id]
-        assert listed == [request]
+        (listed,) = [one for one in await app.client.approvals() if one.workflow_id == run.id]
+        assert (listed.digest, listed.escalated_to) == (request.digest, request.escalated_to)
+        assert listed.escalated_at is not None
         (open_one,) = (await run.journal()).requests
         assert (open_one.outcome, open_one.escalated_to) == ("open", ("ops-lead", "cto"))
+        assert open_one.escalated_at is not None
+        assert open_one.escalated_at >= listed.requested_at + timedelta(seconds=SOON)
         await run.decide("1", "approve", digest=request.digest, by="ann")
         await run.result()
 
@@ -196,14 +199,14 @@ async def test_a_limit_that_passes_without_a_worker_holds_when_one_is_back(
     framework: Framework, run_app: RunApp
 ) -> None:
     """Answers that come meanwhile are judged by when they were given."""
-    calls = [call("refund", one, f"A-{number}") for number, one in enumerate("abc", 1)]
+    calls = [call("refund", one, f"A-{number}") for number, one in enumerate("abcd", 1)]
     for seconds in (2.0, 8.0, 32.0):  # Longer where the worker did not leave in time.
         desk, script = Desk(), Script(calls, "done")
         limit = [escalate(seconds * 0.9, "ops"), deny(seconds)]
         build = app_of(framework.agent(script, tools=[refund(limit, desk)]))
         async with run_app(build) as app:
             run = await app.client.start("support", "refund all")
-            request = (await app.requests(run, 3))[0]
+            request = (await app.requests(run, 4))[0]
         if await fired_timers(app, run) == 0:
             break
         await run.cancel()
@@ -211,23 +214,34 @@ async def test_a_limit_that_passes_without_a_worker_holds_when_one_is_back(
     assert over is not None
 
     async def is_over() -> bool:
-        return datetime.now(UTC) > over and await fired_timers(app, run) == 3
+        return datetime.now(UTC) > over and await fired_timers(app, run) == 4
 
     await eventually(is_over, within_seconds=60)
-    for request_id, decided_at in (("1", request.requested_at), ("2", datetime.now(UTC))):
-        decision = Decision(request_id=request_id, verdict="approve", decided_by="ann", decided_at=decided_at)
-        await app.client.temporal.get_workflow_handle(run.id).signal(names.DECIDE_APPROVAL, decision)
+
+    def approval(request_id: str, decided_at: datetime) -> Decision:
+        return Decision(request_id=request_id, verdict="approve", decided_by="ann", decided_at=decided_at)
+
+    handle: WorkflowHandle[Any, Any] = app.client.temporal.get_workflow_handle(run.id)
+    await handle.signal(names.DECIDE_APPROVAL, approval("1", request.requested_at))
+    await handle.signal(names.DECIDE_APPROVAL, approval("2", datetime.now(UTC)))
+    updated = handle.execute_update(names.SUBMIT_DECISION, approval("4", request.requested_at))
+    update: asyncio.Future[Any] = asyncio.ensure_future(
+        updated
+    )  # It waits for the worker, or comes right after it: then it is refused.
     async with run_app(build, queue=app.client.task_queue) as app:
+        (told,) = await asyncio.gather(update, return_exceptions=True)
         await run.result()
         journal = await run.journal()
 
-    assert desk.orders == ["A-1"]
-    assert ["Nobody answered" in script.results()[call_id] for call_id in "abc"] == [False, True, True]
-    assert [(one.outcome, one.escalated_to) for one in journal.requests] == [
+    taken = not isinstance(told, BaseException)
+    assert sorted(desk.orders) == ["A-1", *(["A-4"] if taken else [])]
+    assert ["Nobody answered" in script.results()[call_id] for call_id in "abcd"] == [False, True, True, not taken]
+    assert [(one.outcome, one.escalated_to) for one in journal.requests[:3]] == [
         ("approved", ()),
         ("timed_out", ("ops",)),
         ("timed_out", ("ops",)),
     ]
+    assert journal.requests[3].outcome == ("approved" if taken else "timed_out")
     assert [one.ignored for one in journal.requests[1].ignored] == ["the time for an answer was over"]
 
 

@@ -1,7 +1,7 @@
 """Time limits as people write them, where they are refused, and how a request with one is shown."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.cli._requests import request_text, requests_table, waiting_text
 from interlock.contracts.limits import limit_words, request_of_timer, time_limit, timer_summary
 from interlock.contracts.payloads import ApprovalRequest, RunState, Stage
-from interlock.journal import read_journal
+from interlock.journal import Step, read_journal
+from interlock.journal._requests import Requests
 from interlock.journal._words import settled, tone
 from interlock.journal.html import page
 from interlock.workflows.view import details
@@ -97,6 +98,31 @@ async def test_the_journal_says_what_a_limit_made_of_a_request(folder: str) -> N
     assert (tone(denied), tone(approved)) == ("bad", "good")
     assert "the call was denied" in shown
     assert "escalated to ops-lead, cto at" in shown
+
+
+@pytest.mark.parametrize("stages", [[ESCALATE, DENY], [DENY]], ids=["escalate", "deny"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "refused"])
+def test_an_update_that_came_with_the_end_of_the_time_counts(stages: list[Any], taken: bool) -> None:
+    """The history has it behind the workflow task that took it, and that saw the limit reached."""
+    opened = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
+    step = Step(position=1, kind="description", agent="support", name="pay", summary="", scheduled_at=opened)
+    requests = Requests()
+    question = {"request_id": "1", "kind": "approval", "arguments": {}}
+    asked = step.model_copy(update={"request_id": requests.ask(step, question, "pay"), "status": "completed"})
+    requests.described(asked, {"fingerprint": "", "time_limit": {"stages": stages}}, 2)
+    requests.began(2, opened)
+    over = opened + timedelta(seconds=stages[0]["after_seconds"])
+    requests.began(3, over)
+    requests.reached("1", over, 3)
+    decision = {"request_id": "1", "verdict": "approve", "decided_by": "ann", "decided_at": opened.isoformat()}
+    if taken:
+        requests.decide(decision, at=over, via="update", task=3, event_id=20)
+        requests.confirm(20, {"request_id": "1"})
+    (request,) = requests.all(over)
+    escalates = stages[0] is ESCALATE
+
+    assert request.outcome == ("approved" if taken else "open" if escalates else "timed_out")
+    assert request.escalated_to == (("ops-lead",) if escalates and not taken else ())
 
 
 REQUEST = ApprovalRequest(

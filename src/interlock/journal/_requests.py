@@ -16,7 +16,7 @@ from typing import Any
 
 from interlock.contracts.canonical import digest
 from interlock.contracts.limits import escalated, standing
-from interlock.contracts.payloads import TimeLimit
+from interlock.contracts.payloads import Limited, TimeLimit
 from interlock.journal._payloads import made, shown, shown_object, text_in, texts_in, time_in
 from interlock.journal.model import Answer, Request, Step, Via
 
@@ -60,7 +60,8 @@ class _Asked:
     run_in: the workflow tasks that scheduled its call. looked_at: how many answers and calls there were when the one
     that counted was last found.
     limit: how long it waits. opened_at: since when, by the run's clock. passed: how many stages of the limit were
-    reached; when the last of these was, the request was open before the workflow task open_before.
+    reached; when the last of these was, the request was open before the workflow task open_before, and said before of
+    its limit.
     """
 
     request: Request
@@ -69,6 +70,7 @@ class _Asked:
     opened_at: datetime | None = None
     passed: int = 0
     open_before: int = 0
+    before: dict[str, Any] = field(default_factory=dict)
     ready: int | None = None
     judged: bool = False
     answers: list[_Candidate] = field(default_factory=list)
@@ -211,6 +213,7 @@ class Requests:
             return
         stage = asked.limit.stages[asked.passed]
         asked.passed, asked.open_before = asked.passed + 1, task
+        asked.before = {name: getattr(asked.request, name) for name in Limited.model_fields}
         if _counted(asked) is not None:
             return  # It came with the end of the time.
         if asked.request.outcome != "open":  # By an answer that only looked valid.
@@ -274,7 +277,9 @@ class Requests:
         known = (len(asked.answers), len(asked.run_in))
         counted = _counted(asked) if known != asked.looked_at else None
         if asked.request.outcome != "withdrawn" and counted is not None:
-            self._settle(asked, **_settlement(asked, counted))
+            # An update is in the history behind the task that took it, and so behind the limit's stage in that task.
+            overtaken = counted.answer.via == "update" and counted.task == asked.open_before
+            self._settle(asked, **_settlement(asked, counted), **(asked.before if overtaken else {}))
         asked.looked_at = known
         return asked.request
 
@@ -283,7 +288,8 @@ class Requests:
 
 
 def _counted(asked: _Asked) -> _Candidate | None:
-    certain = [one for one in asked.answers if one.certain]
+    # An update was taken for certain: then the limit, seen in the same task, came to nothing.
+    certain = sorted((one for one in asked.answers if one.certain), key=lambda one: one.answer.via == "limit")
     led_to_calls = [one for one in asked.answers if one.task in asked.run_in and one.answer.verdict in _LETS_RUN]
     valid = [one for one in asked.answers if not _unfit(one, asked)]
     return next(iter([*certain, *led_to_calls, *valid]), None)

@@ -42,6 +42,7 @@ class RunEvent(Payload):
     `approval_asked`: request_id, request_kind, name (the tool), arguments, text (the call in a line), call_id.
     `approval_escalated`: request_id, name, text (to whom it was, so far).
     `approval_decided`: request_id, name, status (the outcome), by, text (the reason), arguments (if others are to run).
+    After `timed_out` another may follow, which holds: of an answer that came in the same moment.
     `approval_withdrawn`: request_id, name.
     `stuck`, `retried`: text (which step, in a line).
     `sub_run_started`, `sub_run_ended`: workflow_id, name (the agent), step. Its events are its own: read them there.
@@ -96,6 +97,7 @@ class EventReader:
         self._speeches: dict[str, _Speech] = {}
         self._open: set[str] = set()
         self._escalated: dict[str, datetime] = {}
+        self._over: dict[str, str] = {}  # What became of requests in the last workflow task.
         self._stuck: dict[int, str] = {}
         self._sub_runs: dict[str, str] = {}
 
@@ -126,6 +128,9 @@ class EventReader:
     async def _told(self, event: HistoryEvent, step: Step | None) -> list[dict[str, Any]]:
         kind = event.WhichOneof("attributes") or ""
         found: list[dict[str, Any]] = []
+        if kind == "workflow_task_scheduled_event_attributes":
+            self._open -= set(self._over)
+            self._over.clear()
         if kind == "workflow_execution_started_event_attributes" and self._first:
             found.append({"kind": "run_started", "agent_path": self._history.path, "text": self._history.summary})
         elif kind == "workflow_execution_signaled_event_attributes":
@@ -244,9 +249,11 @@ class EventReader:
             if request and request.escalated_at and request.escalated_at != self._escalated.get(request_id):
                 self._escalated[request_id] = request.escalated_at
                 yield {"kind": "approval_escalated", **_about(request), "text": ", ".join(request.escalated_to)}
-            if request is not None and request.outcome != "open":
-                self._open.remove(request_id)
+            if request is not None and request.outcome not in ("open", self._over.get(request_id)):
                 yield _settled(request)
+                self._over[request_id] = request.outcome
+                if request.outcome != "timed_out":
+                    self._open.remove(request_id)
         for number, stuck in self._history.stuck.items():
             before, self._stuck[number] = self._stuck.get(number), stuck.outcome
             if before is None:
