@@ -1,6 +1,7 @@
 """Real Airflow, started once for all processes of a test run. See `tests.bridge.stack`."""
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 
 from tests.bridge.airflow_api import AirflowAPI
 from tests.bridge.stack import Stack
+
+# Whatever of Airflow this process itself loads keeps away from the home of whoever runs the tests.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="interlock-airflow-")
 
 _STARTED = pytest.StashKey[tuple[Stack, dict[Path, int]]]()
 
