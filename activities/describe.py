@@ -24,13 +24,13 @@ class DescribeTool:
     async def describe_tool(self, question: ToolQuestion) -> ToolDescription:
         """The fingerprint of one tool as this worker's code has it.
 
-        A budget is no tool: the history holds what was asked about it, and its fingerprint is empty.
+        A budget and an output are no tools: the history holds what was asked about, and the fingerprint is empty.
         The time limit is in what is returned because a replay reads that again: code that has changed since the
         request was opened does not change its limit.
         Raises MisconfiguredError (not retried) when the worker has no such agent.
         Source: the agents the worker was started with; nothing is fetched.
         """
-        if question.kind == "budget":
+        if question.kind in ("budget", "output"):
             return ToolDescription(fingerprint="")
         fingerprint = self._catalog.fingerprint(question.agent, question.toolset, question.tool)
         limit = question.time_limit or self._time_limit

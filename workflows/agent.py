@@ -1,9 +1,10 @@
 """AgentWorkflow: one run of an agent. Its history is the journal; nothing else holds the run's state."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.failures import problems
     from interlock.contracts.payloads import (
+        MOST_REVIEW_ROUNDS,
         ApprovalRequest,
         Carried,
         Claim,
@@ -58,10 +60,12 @@ class WorkerAgents:
     """The agents of the worker that runs this code.
 
     alone: no other worker could take a run on that this one cannot. So it is for a replayer of stored histories.
+    review_rounds: of the agents whose outputs are reviewed, as in `RunInput`.
     """
 
     runners: Runners
     alone: bool = False
+    review_rounds: Mapping[str, int] = field(default_factory=dict)
 
 
 worker_agents: ContextVar[WorkerAgents] = ContextVar("interlock_worker_agents")
@@ -106,7 +110,9 @@ class AgentWorkflow:
             if started and self._run.options.needs_parent and not await started:
                 raise ApplicationError(_PARENT_GONE, type=names.PARENT_GONE, non_retryable=True)
             runner = self._runner()
-            run_now = await self._turn.begin(runner.framework)
+            reviewed = {"review_rounds": self._review_rounds()}
+            self._run = self._run.model_copy(update=reviewed)
+            run_now = (await self._turn.begin(runner.framework)).model_copy(update=reviewed)
             output = await runner.run(run_now, self._gate, self._stuck, self._is_long)
             if isinstance(output, Continuation):
                 await self._continue(output)
@@ -288,6 +294,22 @@ class AgentWorkflow:
                 raise LookupError(message) from None
             raise ApplicationError(message, type=names.UNKNOWN_AGENT, non_retryable=True) from None
 
+    def _review_rounds(self) -> int | None:
+        """How many outputs are asked about: as the run's input says, or the app where that says nothing.
+
+        What the app said when the run began is noted in the history, so that the run stays as it was when the app says
+        something else later. A run whose app said nothing has no note.
+        """
+        if self._run.review_rounds is not None or self._run.carried is not None:
+            return self._run.review_rounds
+        if workflow.unsafe.is_replaying():
+            every = range(1, MOST_REVIEW_ROUNDS + 1)
+            return next((rounds for rounds in every if workflow.patched(names.review_note(rounds))), None)
+        rounds = worker_agents.get().review_rounds.get(self._run.agent)
+        if rounds is not None:
+            workflow.patched(names.review_note(rounds))
+        return rounds
+
     def _is_long(self) -> bool:
         """Whether the execution is to end here and another one to go on: nothing is under way, and its history has
         become so long that the server suggests it."""
@@ -324,6 +346,7 @@ class AgentWorkflow:
                     new_from=continuation.new_from,
                     stuck=self._stuck.number,
                     made=dict(continuation.made),
+                    reviews_left=continuation.reviews_left,
                 ),
             }
         )

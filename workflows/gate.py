@@ -49,6 +49,7 @@ _VERDICTS: dict[RequestKind, tuple[Verdict, ...]] = {
     "tool_result": ("reject",),
     "outcome": ("happened", "not_happened", "give_up"),
     "budget": ("approve", "reject"),
+    "output": ("approve", "reject", "give_up"),
 }
 _WAITS_FOR: dict[RequestKind, str] = {
     "approval": "waits for an approval, not for a result: approve or reject it with `interlock approvals decide`.",
@@ -57,6 +58,8 @@ _WAITS_FOR: dict[RequestKind, str] = {
     "outcome": "asks whether an approved call happened. Answer with `interlock approvals decide` and one of "
     "--happened, --not-happened and --give-up.",
     "budget": "asks whether to extend the budget: approve or reject it with `interlock approvals decide`.",
+    "output": "asks whether this is the run's output. Answer with `interlock approvals decide` and one of --approve, "
+    "--reject and --give-up.",
 }
 
 
@@ -135,6 +138,8 @@ class ApprovalGate:
         waiting = self._find(decision.request_id, decision.digest, decision.decided_at)
         if decision.verdict not in _VERDICTS[waiting.request.kind]:
             raise RefusedError(f"Request {decision.request_id!r} {_WAITS_FOR[waiting.request.kind]}")
+        if waiting.request.kind == "output" and decision.verdict == "reject" and not decision.reason.strip():
+            raise RefusedError("Say what is to be changed: the agent is given the reason, and goes on by it.")
         if decision.result is not None and decision.verdict != "happened":
             raise RefusedError("Only a call that happened has a result.")
         if decision.arguments is not None:
@@ -358,9 +363,11 @@ def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         return call.check(unmasked(arguments, call.arguments))
     except ValueError as error:
-        raise RefusedError(
-            f"The edited arguments do not fit {call.tool!r}: {error}. The request stays open."
-        ) from None  # Its cause quotes the arguments.
+        what = f"edited arguments do not fit {call.tool!r}"
+        if call.kind == "output":
+            what = f"edited output does not fit agent {call.agent_path[-1]!r}"
+        # Not `from error`: its cause quotes the arguments.
+        raise RefusedError(f"The {what}: {error}. The request stays open.") from None
 
 
 def _time(settled: Settled) -> str:

@@ -74,6 +74,12 @@ def _asked(request: ApprovalRequest) -> str:
             f"- request {request.request_id} ({path}): {_plain(request.question)} By **{label}**  \n"
             f"  {_code(f'interlock approvals decide {run} {request.request_id} --approve')}"
         )
+    if request.kind == "output":
+        return (
+            f"- request {request.request_id}: **{label}** ({path}). {_plain(request.question)}  \n"
+            f"  {_code(f'interlock approvals decide {run} {request.request_id} --approve')}  \n"
+            f"  {_code(f'interlock approvals decide {run} {request.request_id} --reject --reason TEXT')}"
+        )
     return (
         f"- request {request.request_id}: **{label}** ({path}), since {request.requested_at:%Y-%m-%d %H:%M:%S} UTC  \n"
         f"  {_code(f'interlock approvals decide {run} {request.request_id} --approve')}"

@@ -3,11 +3,20 @@
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from agents import Agent, AgentOutputSchema, FunctionTool, ToolOutputFileContent, ToolOutputImage, ToolOutputText
+from agents import (
+    Agent,
+    AgentOutputSchema,
+    AgentOutputSchemaBase,
+    FunctionTool,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
+)
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from interlock.contracts.failures import place, problems
 from interlock.contracts.payloads import Json
 
 _BLOCKS = (ToolOutputText, ToolOutputImage, ToolOutputFileContent)
@@ -69,6 +78,31 @@ def typed_output(agent: Agent[Any], written: Json) -> Any:
         return written if kind is None else TypeAdapter(kind).validate_json(to_json(written))
     except (PydanticUserError, ValidationError):
         return written  # A function has made it of what tools returned, or the schema is one of the user's own.
+
+
+def fitting_output(agent: Agent[Any], proposed: Json, given: Json) -> Json:
+    """An output that somebody gives instead of the agent's, as the agent would have given it.
+
+    proposed: the agent's own; where that is not of the agent's output type, since a function has made it of what tools
+    returned, any other will do. Raises ValueError when it does not fit.
+    """
+    kind: Any = agent.output_type
+    read: Callable[[str], Any]
+    if isinstance(kind, AgentOutputSchemaBase) and not isinstance(kind, AgentOutputSchema):
+        read = kind.validate_json
+    else:
+        kind = kind.output_type if isinstance(kind, AgentOutputSchema) else kind
+        read = TypeAdapter[Any](str if kind is None else kind).validate_json
+    try:
+        read(to_json(proposed).decode())
+    except Exception:
+        return given
+    try:
+        fitting: Json = from_json(to_json(read(to_json(given).decode())))
+        return fitting
+    except Exception as error:  # A validator of the user's own may raise anything.
+        what = problems(error) if isinstance(error, ValidationError) else f"{type(error).__name__} {place(error)}"
+        raise ValueError(what.rstrip()) from None
 
 
 def _is_plain(value: Any) -> bool:

@@ -34,11 +34,13 @@ from temporalio.exceptions import ApplicationError
 
 from interlock._failures import ended_by, failure_of
 from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never, written
+from interlock.adapters._review import Review
 from interlock.adapters.openai_agents._agents import durable
 from interlock.adapters.openai_agents._callbacks import recorded_config, recorded_run_hooks
 from interlock.adapters.openai_agents._context import Context, ContextType
 from interlock.adapters.openai_agents._graph import Running
 from interlock.adapters.openai_agents._model import OF_ALL
+from interlock.adapters.openai_agents._results import fitting_output
 from interlock.adapters.openai_agents._runner import in_loop
 from interlock.adapters.openai_agents._scope import Answered, Scope, entered, sdk_usage, usage_of
 from interlock.adapters.openai_agents._settings import check_settings
@@ -119,6 +121,12 @@ class Runner:
         wrapper = RunContextWrapper(scope.context.value, usage=usage)
         limits, turns = run.usage_limits, 0
         agent, given, previous = self._beginning(run)
+        review, before = Review(run, scope), list[Json]()
+
+        def failed(error: Exception) -> FailedStep:
+            label = f"model of {scope.asked.agent if scope.asked else agent.name}, request {scope.turns}"
+            return FailedStep("model", scope.path, label, error, partial(_check_limits, scope.turns))
+
         while True:
             left = _turns(limits)
             try:
@@ -136,30 +144,41 @@ class Runner:
                         hooks=_noting(scope, recorded_run_hooks(self._running.hooks)),
                     ),
                 )
-                break
             except HistoryIsLongError:
-                if (continuation := self._continuation(run, scope, limits, wrapper)) is not None:
+                continuation = self._continuation(run, scope, limits, wrapper, review.left)
+                if continuation is not None:
                     return continuation
                 scope.is_long = never
                 agent, given, previous = self._last_request(scope)
             except _HELPED_BY_ASKING_AGAIN as error:
-                asked = scope.asked.agent if scope.asked else agent.name
-                label = f"model of {asked}, request {scope.turns}"
-                step = FailedStep("model", scope.path, label, failure_of(error), partial(_check_limits, scope.turns))
-                retry = await scope.recovery.wait(step)
+                retry = await scope.recovery.wait(failed(failure_of(error)))
                 limits = {**(limits or {}), **(retry.usage_limits or {})}
                 agent, given, previous = self._again(run, error, scope) or (agent, given, previous)
+            else:
+                if result.interruptions:
+                    raise ApplicationError(
+                        "The agent ended on calls that nobody may decide.",
+                        type=names.AGENT_RUN_FAILED,
+                        non_retryable=True,
+                    )
+                last, proposed = self._agents[result.last_agent.name], written(result.final_output)
+                path, said = scope.path_to(last.name), written(result.to_input_list())
+                reviewed = await review.of(proposed, path, partial(fitting_output, last, proposed), failed)
+                if not reviewed.feedback:
+                    break
+                limits = {**(limits or {}), **reviewed.limits} or None
+                # The answer is kept by its provider: only what comes after it is to be sent.
+                kept = result.last_response_id if previous or run.auto_previous_response_id else None
+                before = [*before, *said] if kept else []
+                wanted = {"role": "user", "content": reviewed.feedback}
+                agent, given, previous = last, [wanted] if kept else [*said, wanted], kept
             finally:
                 scope.gate.count(usage_of(wrapper.usage, scope.tool_calls))
             turns = scope.turns
             scope.durable[agent.name] = _checked(durable(scope, agent))
-        if result.interruptions:
-            raise ApplicationError(
-                "The agent ended on calls that nobody may decide.", type=names.AGENT_RUN_FAILED, non_retryable=True
-            )
-        messages = written(result.to_input_list())
+        messages = [*before, *said]
         output = RunOutput(
-            output=written(result.final_output),
+            output=reviewed.output,
             messages=messages,
             new_from=_new_from(run, messages),
             last_response_id=result.last_response_id,
@@ -204,7 +223,12 @@ class Runner:
         return agent, [*said, *answered.response.to_input_items(), *_outcomes(answered)], previous
 
     def _continuation(
-        self, run: RunInput, scope: Scope, limits: dict[str, Json] | None, wrapper: RunContextWrapper[Any]
+        self,
+        run: RunInput,
+        scope: Scope,
+        limits: dict[str, Json] | None,
+        wrapper: RunContextWrapper[Any],
+        reviews_left: int | None,
     ) -> Continuation | None:
         """Where the agent stands; None when that is too much for the input of another execution."""
         asked = scope.asked
@@ -224,6 +248,7 @@ class Runner:
             previous_response_id=asked.previous_response_id,
             used_tools=sorted(asked.used_tools),
             deps=scope.context.dump(),
+            reviews_left=reviews_left,
         )
 
 

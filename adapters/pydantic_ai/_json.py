@@ -1,9 +1,11 @@
 """Values of the framework in their JSON forms, and what is said when one does not fit."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 from pydantic import BaseModel, RootModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic_ai._output import types_from_output_spec
 from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_core import from_json, to_json
@@ -62,6 +64,16 @@ def as_json(value: Any) -> Json:
         )
     as_written: Json = written(value)
     return as_written
+
+
+def output_adapter(spec: Any) -> TypeAdapter[Any]:
+    """Reads an output that an agent with these output types could give, from its JSON."""
+    kinds = tuple(kind for kind in types_from_output_spec(spec) if kind is not DeferredToolRequests)
+    union: Any = Union[kinds]  # noqa: UP007 - the members are only known here
+    try:
+        return TypeAdapter(union)
+    except (PydanticUserError, TypeError):  # Of a type of the user's own that has no form in JSON to be read from.
+        return TypeAdapter(Any)
 
 
 def type_name(kind: Any) -> str:

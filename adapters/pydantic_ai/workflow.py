@@ -17,7 +17,8 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from interlock._failures import ended_by, failure_of
 from interlock.adapters._calls import LARGEST_INPUT_BYTES, HistoryIsLongError, keys_of, never
-from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, type_name
+from interlock.adapters._review import Review
+from interlock.adapters.pydantic_ai._json import MESSAGES, PROMPT, as_json, output_adapter, type_name
 from interlock.adapters.pydantic_ai._scope import Scope, current_scope, run_usage, usage_of
 from interlock.contracts import names
 from interlock.contracts.failures import place, problems
@@ -52,6 +53,7 @@ class Runner:
         self._judged = judged
         self._hooked = hooked
         self._deps: TypeAdapter[Any] = TypeAdapter(agent.deps_type)
+        self._outputs = output_adapter(agent.output_type)
 
     async def run(
         self, run: RunInput, gate: Gate, recovery: Recovery, is_long: Callable[[], bool]
@@ -73,7 +75,7 @@ class Runner:
         token = current_scope.set(scope)
         task = asyncio.current_task()
         try:
-            result = await self._to_its_end(run, arguments, scope)
+            return await self._to_its_end(run, arguments, scope)
         except BaseException as error:
             if (failure := ended_by(error, task)) is error:
                 raise
@@ -81,38 +83,41 @@ class Runner:
         finally:
             scope.count()
             current_scope.reset(token)
-        if isinstance(result, Continuation):
-            return result
-        messages = result.all_messages()
-        return RunOutput(
-            output=as_json(result.output),
-            messages=MESSAGES.dump_python(messages, mode="json"),
-            new_from=_new_from(run, messages),
-        )
 
-    async def _to_its_end(
-        self, run: RunInput, arguments: dict[str, Any], scope: Scope
-    ) -> AgentRunResult[Any] | Continuation:
+    async def _to_its_end(self, run: RunInput, arguments: dict[str, Any], scope: Scope) -> RunOutput | Continuation:
         limits = run.usage_limits or {}
+        review = Review(run, scope)
+
+        def failed(failure: Exception) -> FailedStep:
+            label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
+            return FailedStep("model", scope.path, label, failure, partial(_check_limits, limits, arguments["usage"]))
+
         while True:
             failure: FailureError | None = None
+            result: AgentRunResult[Any] | None = None
             with capture_run_messages() as messages:
                 try:
-                    return await self._agent.run(**arguments)
+                    result = await self._agent.run(**arguments)
                 except HistoryIsLongError:
-                    if (continuation := _continuation(run, messages, scope, limits)) is not None:
+                    continuation = _continuation(run, messages, scope, limits, review.left)
+                    if continuation is not None:
                         return continuation
                     scope.is_long = never
                 except (AgentRunError, ActivityError) as error:
                     if not _helped_by_asking_again(error, scope):
                         raise
                     failure = error if isinstance(error, ActivityError) else failure_of(error)
+            if result is not None:
+                reviewed = await review.of(as_json(result.output), scope.path, self._fitting, failed)
+                if not reviewed.feedback:
+                    return _output(run, reviewed.output, result.all_messages())
+                limits = {**limits, **reviewed.limits}
+                arguments["usage_limits"] = _limits(limits)
+                arguments["message_history"] = result.all_messages()
+                arguments["user_prompt"] = reviewed.feedback
+                continue
             if failure is not None:
-                label = f"model of {run.agent}, request {arguments['usage'].requests + 1}"
-                step = FailedStep(
-                    "model", scope.path, label, failure, partial(_check_limits, limits, arguments["usage"])
-                )
-                retry = await scope.recovery.wait(step)
+                retry = await scope.recovery.wait(failed(failure))
                 limits = {**limits, **(retry.usage_limits or {})}
                 arguments["usage_limits"] = _limits(limits)
             if messages:
@@ -140,6 +145,13 @@ class Runner:
             # Not `from error`: the cause goes into the history too, and it quotes the input.
             raise _invalid_input(f"The run's input does not fit agent {run.agent!r}: {problems(error)}") from None
 
+    def _fitting(self, output: Json) -> Json:
+        """An output that somebody else gives, as the agent would have given it. Raises ValueError when it is none."""
+        try:
+            return as_json(self._outputs.validate_json(to_json(output)))
+        except BaseException as error:  # A validator of the user's own may raise anything.
+            raise ValueError(_unfit(error)) from None
+
     def _validated_deps(self, deps: Json) -> Any:
         if self._agent.deps_type in (object, type(None)):
             if deps is not None:
@@ -148,19 +160,23 @@ class Runner:
         try:
             return self._deps.validate_json(to_json(deps))
         except BaseException as error:  # A validator of the user's own may raise anything.
-            what = (
-                problems(error)
-                if isinstance(error, ValidationError)
-                else f"{type(error).__name__} {place(error)}".rstrip()
-            )
             raise _invalid_input(
                 f"The dependencies (deps) do not fit {type_name(self._agent.deps_type)} "
-                f"of agent {self._agent.name!r}: {what}"
+                f"of agent {self._agent.name!r}: {_unfit(error)}"
             ) from None
 
 
+def _unfit(error: BaseException) -> str:
+    return problems(error) if isinstance(error, ValidationError) else f"{type(error).__name__} {place(error)}".rstrip()
+
+
+def _output(run: RunInput, output: Json, messages: list[ModelMessage]) -> RunOutput:
+    written = MESSAGES.dump_python(messages, mode="json")
+    return RunOutput(output=output, messages=written, new_from=_new_from(run, messages))
+
+
 def _continuation(
-    run: RunInput, messages: list[ModelMessage], scope: Scope, limits: dict[str, Json]
+    run: RunInput, messages: list[ModelMessage], scope: Scope, limits: dict[str, Json], reviews_left: int | None
 ) -> Continuation | None:
     """Where the agent stands; None when that is too much for the input of another execution."""
     written = MESSAGES.dump_python(messages, mode="json")
@@ -174,6 +190,7 @@ def _continuation(
         calls=calls,
         made=scope.still_made(calls),
         new_from=_new_from(run, messages),
+        reviews_left=reviews_left,
     )
 
 

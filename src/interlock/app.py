@@ -8,6 +8,7 @@ from interlock.contracts.errors import MisconfiguredError
 from interlock.contracts.limits import Limit, time_limit
 from interlock.contracts.payloads import LONGEST_AGENT_NAME, TimeLimit
 from interlock.contracts.ports import SubRuns
+from interlock.contracts.reviews import review_rounds
 from interlock.prices import OwnPrices, Price
 from interlock.settings import Settings
 
@@ -27,6 +28,8 @@ class Interlock:
     agents: plain agents of their framework, each with a name of its own. A pydantic-ai agent needs `Durable()`.
     settings: read from `INTERLOCK_*` when not given. retries: how often failing calls are tried again.
     run_config, run_hooks: what `Runner.run` of the OpenAI Agents SDK would be given beside each of its agents.
+    review: agents whose outputs a person sees before they are a run's, by name, each with how many outputs of a run may
+    be asked about, one after the other: `{"writer": 3}`; True is 5. `Client.start` can name another number for its run.
     prices: what calls of models cost, by the name the provider gives the model; before, and beside, those that the
     agents' framework knows.
     approvals: the time limit of requests whose tools have none of their own, as a tool is given one: one stage, such as
@@ -44,6 +47,7 @@ class Interlock:
         run_hooks: "RunHooks[Any] | None" = None,
         prices: Mapping[str, Price] | None = None,
         approvals: Limit | None = None,
+        review: Mapping[str, int | bool] | None = None,
     ) -> None:
         from interlock.retries import Retries
 
@@ -53,6 +57,7 @@ class Interlock:
         self.prices = OwnPrices(prices or {})
         self.approvals = _time_limit(approvals)
         self.agents = _by_name(agents)
+        self.review_rounds = _review_rounds(review or {}, self.agents)
         self.adapter()  # Checks every agent now, where a person sees it.
 
     def adapter(self, sub_runs: SubRuns | None = None) -> "Adapter":
@@ -119,6 +124,12 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
             raise MisconfiguredError(f"Two agents have the name {agent.name!r}. Give each a name of its own.")
         named[agent.name] = agent
     return named
+
+
+def _review_rounds(review: Mapping[str, int | bool], agents: Mapping[str, Any]) -> Mapping[str, int]:
+    if unknown := sorted(set(review) - set(agents)):
+        raise MisconfiguredError(f"review= names {', '.join(unknown)}; the app has: {', '.join(sorted(agents))}.")
+    return {name: rounds for name, given in review.items() if (rounds := review_rounds(given)) is not None}
 
 
 _MARKS = {"pydantic_ai": "deps_type", "agents": "handoffs"}

@@ -47,6 +47,7 @@ from interlock.contracts.payloads import (
     RunOptions,
     RunOutput,
 )
+from interlock.contracts.reviews import review_rounds
 from interlock.contracts.sessions import SessionState
 from interlock.fork import NO_RESULT, Change, ForkPlan, plan_fork
 from interlock.journal import HistoryReader, Journal, SubRunLink
@@ -159,6 +160,7 @@ class Client:
         stuck_seconds: float | None = None,
         stream: bool = False,
         budget: Budget | Mapping[str, Json] | None = None,
+        review: int | bool | None = None,
         restart: bool = False,
     ) -> Run:
         """Start a run, or find the one that is there.
@@ -167,8 +169,9 @@ class Client:
         `RunInput`. session: the conversation that the run is a turn of: it begins with the messages of the turns before
         it, waits for one that is under way, and adds its own when it completes. stuck_seconds, budget: in place of the
         client's; a budget also as its fields by name, such as `{"requests": 20, "cost_usd": "1.50"}`. stream: record
-        what its models and tools say while they work, for `Run.events`. restart: when the run with this id has ended,
-        start it over (its history stays). conversation_id: refused, whatever it is.
+        what its models and tools say while they work, for `Run.events`. review: have a person asked about the output
+        before the run ends with it, and how many outputs at most, one after the other; True is 5. restart: when the run
+        with this id has ended, start it over (its history stays). conversation_id: refused, whatever it is.
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """
@@ -188,6 +191,7 @@ class Client:
             stuck_seconds=stuck_seconds,
             stream=stream,
             budget=budget,
+            review=review,
         )
         return await self.start_run(id or f"{agent}-{uuid.uuid4().hex[:12]}", run, restart=restart)
 
@@ -209,6 +213,7 @@ class Client:
         stuck_seconds: float | None = None,
         stream: bool = False,
         budget: Budget | Mapping[str, Json] | None = None,
+        review: int | bool | None = None,
     ) -> RunInput:
         """The input of a run, for `start_run`; nothing is asked of the server. The fields are those of `start`.
 
@@ -230,6 +235,7 @@ class Client:
                 usage_limits=usage_limits,
                 requested_by=current_user() if requested_by is None else requested_by,
                 budget=self.budget if budget is None else budget_of(budget),
+                review_rounds=review_rounds(review),
                 options=RunOptions(
                     stuck_seconds=self.stuck_seconds if stuck_seconds is None else stuck_seconds,
                     stream=stream,
@@ -531,7 +537,7 @@ class Client:
         )
 
 
-_LATER = ("fork", "session", "budget", "previous_response_id", "auto_previous_response_id")
+_LATER = ("fork", "session", "budget", "previous_response_id", "auto_previous_response_id", "review_rounds")
 
 
 def _digests(run: RunInput) -> dict[str, str]:

@@ -376,6 +376,8 @@ class _Plan:
             return request.answer is not None and request.answer.verdict == "deny"
         if request.outcome in ("rejected", "completed", "failed"):
             return True
+        if request.kind == "output":
+            return request.outcome == "approved"  # Whoever gave up on it is asked again.
         at, source = self._at, self._source
         executed = {*request.steps, *(position for one in self._asked_of(request) for position in one.steps)}
         return any(position < at and position in source.completed for position in executed)
@@ -562,8 +564,12 @@ def _check(journal: Journal, at: int, change: Change) -> None:
             f"{_positions(one for one in journal.steps if one.kind in _OF_CALLS)}."
         )
     request = _request_at(journal, at)
-    if change.decision and (request is None or request.kind not in ("approval", "")):
-        asked = (one for one in journal.steps if (of := _request_at(journal, one.position)) and of.kind == "approval")
+    if change.decision and (request is None or request.kind not in ("approval", "output", "")):
+        asked = (
+            one
+            for one in journal.steps
+            if (of := _request_at(journal, one.position)) and of.kind in ("approval", "output")
+        )
         raise RefusedError(f"Nobody is asked for an approval at step {at}; that is so at: {_positions(asked)}.")
 
 

@@ -55,7 +55,7 @@ _BY_THE_SERVER = (
 _LOOK_AGAIN = "Look again in a minute. If it stays so, see what the workers log."
 _ASKED = ("stuck", "awaiting_approval", "awaiting_tool_result")
 _MESSAGE_CHARACTERS = 300
-_WAITS_FOR = {"approval": "an approval", "tool_result": "its result", "budget": "a larger budget"}
+_WAITS_FOR = {"approval": "an approval", "tool_result": "its result", "budget": "a larger budget", "output": "a review"}
 
 
 class Finding(Payload):

@@ -142,7 +142,7 @@ def make_worker(
         ],
         "interceptors": [
             _GUARD,
-            RunInterceptor(WorkerAgents(adapter.runners)),
+            RunInterceptor(WorkerAgents(adapter.runners, review_rounds=app.review_rounds)),
             StreamInterceptor(),
             own_time,
             *adapter.interceptors,

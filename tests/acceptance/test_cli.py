@@ -463,6 +463,39 @@ def test_a_budget_is_shown_used_up_and_extended(program: Program) -> None:
     assert program.json("journal", "dear")["budget"]["requests"] == 4
 
 
+def test_an_output_is_sent_back_and_approved_with_a_change(program: Program) -> None:
+    start = ("runs", "start", "support", "--prompt", SHIP, "--id", "seen", "--wait", "--review-rounds", "2")
+    with program.running(*start) as waiting:
+        waiting.says("interlock tools complete seen 1 --result JSON")
+        program("tools", "complete", "seen", "1", "--result", '"shipped"')
+        said = waiting.says("interlock approvals decide seen 2 --reject --reason TEXT")
+        assert "review: output shipped  is proposed; is it the output? (support, request 2)" in said
+        listed = program("approvals", "list")
+        assert "review (is it the output?)" in listed.out
+        assert "Send an output back with" in listed.err
+        assert "Say what is to be changed" in program("approvals", "decide", "seen", "2", "--reject", status=1).error
+        decided = program("approvals", "decide", "seen", "2", "--reject", "--reason", "Say when.")
+        assert "Is this the run's output? It can be sent back once more." in decided.err
+        waiting.says("interlock approvals decide seen 3 --approve")
+        program("approvals", "decide", "seen", "3", "--reject", "--output", "No.", status=2)
+        program(
+            "approvals", "decide", "seen", "3", "--approve", "--output", "On Friday.", "--arguments", "{}", status=2
+        )
+        program("approvals", "decide", "seen", "3", "--approve", "--output", "On Friday.")
+        assert waiting.result().out == "On Friday.\n"
+    journal = program("journal", "seen").out
+    assert "rejected by" in journal
+    assert "with output On Friday. instead of Say when." in " ".join(journal.split())
+    assert "--output is for a request about an output" in asked_with_an_output(program).error
+
+
+def asked_with_an_output(program: Program) -> Said:
+    """What is said to an output in place of the arguments of a call."""
+    program("runs", "start", "support", "--prompt", REFUND, "--id", "call-1")
+    assert program.json("runs", "show", "call-1")["requests"]
+    return program("approvals", "decide", "call-1", "1", "--approve", "--output", "x", status=2)
+
+
 @pytest.mark.parametrize("budget", ["requests=0", "money=3", "cost=nan", "", "requests=1e9", "tokens=-5"])
 def test_a_budget_that_is_none_is_wrong_usage(program: Program, budget: str) -> None:
     said = program("runs", "start", "support", "--prompt", "hi", "--budget", budget, status=2)

@@ -25,7 +25,7 @@ from httpx2 import Request, Response
 from openai import APIStatusError
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import RunContext
+from pydantic_ai import PromptedOutput, RunContext
 from pydantic_ai import Tool as PydanticTool
 from pydantic_ai import messages as said
 from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, ToolFailed, UnexpectedModelBehavior
@@ -181,8 +181,10 @@ class Framework(Protocol):
         name: str = "support",
         tools: Sequence[Tool | Inner] = (),
         instructions: Callable[[], str] | None = None,
+        output: Any = str,
     ) -> Any:
-        """An agent that the script plays the model of."""
+        """An agent that the script plays the model of. output: its type; of one that is not text the model says the
+        JSON."""
         ...
 
     def turns(self, count: int) -> dict[str, Any]:
@@ -212,6 +214,7 @@ class PydanticAI:
         name: str = "support",
         tools: Sequence[Tool | Inner] = (),
         instructions: Callable[[], str] | None = None,
+        output: Any = str,
     ) -> Any:
         """See `Framework`."""
 
@@ -232,6 +235,7 @@ class PydanticAI:
             tools=[_pydantic_ai_tool(one) for one in tools if not _has_predicate(one)],
             toolsets=[_pydantic_ai_toolset(one) for one in tools if isinstance(one, Tool) and _has_predicate(one)],
             capabilities=[pydantic_ai.Durable()],
+            output_type=output if output is str else PromptedOutput(output),
         )
 
     def turns(self, count: int) -> dict[str, Any]:
@@ -317,6 +321,7 @@ class OpenAIAgents:
         name: str = "support",
         tools: Sequence[Tool | Inner] = (),
         instructions: Callable[[], str] | None = None,
+        output: Any = str,
     ) -> Any:
         """See `Framework`."""
         told = (lambda ctx, agent: instructions()) if instructions else None
@@ -325,6 +330,7 @@ class OpenAIAgents:
             model=_OpenAIModel(script),
             tools=[_openai_agents_tool(one) for one in tools],
             instructions=told,
+            output_type=None if output is str else output,
         )
 
     def turns(self, count: int) -> dict[str, Any]:
@@ -440,6 +446,6 @@ ONCE = Retries(
 """No call is tried again by itself."""
 
 
-def app_of(*agents: Any, stuck_seconds: float = 0, retries: Retries = ONCE) -> Interlock:
-    """An app of these agents."""
-    return Interlock(agents, settings=Settings(stuck_seconds=stuck_seconds), retries=retries)
+def app_of(*agents: Any, stuck_seconds: float = 0, retries: Retries = ONCE, **options: Any) -> Interlock:
+    """An app of these agents. options: of `Interlock`."""
+    return Interlock(agents, settings=Settings(stuck_seconds=stuck_seconds), retries=retries, **options)

@@ -10,7 +10,7 @@ from interlock import RefusedError
 from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
 from tests.conformance.conftest import RunApp, app_runner
-from tests.conformance.frameworks import Desk, Framework, Script, Tool, app_of, call
+from tests.conformance.frameworks import Desk, Framework, Script, Tool, Turn, app_of, call
 
 
 @pytest.fixture(scope="module")
@@ -90,4 +90,27 @@ async def test_requests_are_numbered_over_all_executions_and_none_is_lost(
 
     assert settled == ["1", "2", "3", "4", "5", "6"]
     assert desk.orders == [f"R-{n}" for n in range(1, 7)]
+    assert WorkflowExecutionStatus.CONTINUED_AS_NEW in ended
+
+
+async def test_a_review_goes_on_in_the_next_execution(framework: Framework, run_app: RunApp) -> None:
+    looked = Desk()
+    turns: list[Turn] = []
+    for n in range(4):
+        turns += [[call("look", f"l{n}-{m}", f"L-{n}") for m in range(3)], f"output {n}"]
+    script = Script(*turns)
+    build = app_of(framework.agent(script, tools=[Tool(name="look", body=looked)]), review={"support": 4})
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        for n in range(4):
+            (request,) = (await app.state(run, partial(asks, str(n + 1)))).requests
+            assert request.arguments == {"output": f"output {n}"}
+            await run.decide(str(n + 1), "approve" if n == 3 else "reject", reason=f"Not {n}.")
+        output = await run.result()
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+        ended = [one.status async for one in found]
+
+    assert (output.output, script.calls, output.usage.requests, len(looked.made)) == ("output 3", 8, 8, 12)
+    assert "last of 4" in request.question
+    assert [part.text for part in script.asked[-1] if part.kind == "user"] == ["go", "Not 0.", "Not 1.", "Not 2."]
     assert WorkflowExecutionStatus.CONTINUED_AS_NEW in ended

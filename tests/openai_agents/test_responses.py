@@ -191,6 +191,29 @@ async def test_an_agent_that_is_a_tool_goes_on_from_the_answer_it_was_made_with(
     assert [previous for previous, _ in sent(script)] == [None, None]
 
 
+async def test_what_a_reviewer_wants_changed_goes_on_from_the_last_answer(
+    run_app: Running, openai_api: OpenAIAPI
+) -> None:
+    script = openai_api.script([call("look", "l", order="A-1")], "first", [call("look", "k", order="A-2")], "second")
+    async with run_app(Interlock([support(openai_api)])) as app:
+        run = await app.client.start("support", "go", auto_previous_response_id=True, review=True)
+        await app.requests(run, 1)
+        await run.decide("1", "reject", reason="A-2 too.")
+        await app.state(run, lambda state: [one.request_id for one in state.requests] == ["2"])
+        await run.decide("2", "approve")
+        output = await run.result()
+
+    assert (output.output, output.last_response_id, looked) == ("second", "resp_4", ["A-1", "A-2"])
+    assert sent(script) == [
+        (None, ["go"]),
+        ("resp_1", ["seen A-1"]),
+        ("resp_2", ["A-2 too."]),
+        ("resp_3", ["seen A-2"]),
+    ]
+    said = [item for item in output.messages or [] if item.get("role") == "user"]
+    assert [item["content"] for item in said] == ["go", "A-2 too."]
+
+
 @pytest.fixture
 async def short_histories() -> AsyncIterator[EmbeddedServer]:
     """A server that takes a history of 40 events for a long one."""

@@ -51,6 +51,7 @@ SCRIPTS: dict[str, list[list[ToolCallPart] | str]] = {
     "Break it.": [[call("break_it", "b1")], "Never said."],
     "Wobble.": [[call("wobble", "w1"), call("look_up", "l1", order="A-1001")], "It stands."],
     "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
+    "Write the letter.": ["Dear Ann.", [call("look_up", "l1", order="A-1001")], "Dear Ann, it is on its way."],
     "Stall.": [[call("stall", "s1")], "Never said."],
     "Hurry.": [[call("ship", "h1"), call("recall", "h2")], "Recalled."],
     "Hurry or fail.": [[call("insure", "i1")], "Never said."],
@@ -236,5 +237,9 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         Tool(hurried, name=name, requires_approval=True, metadata={"approval": limit}) for name, limit in LIMITS.items()
     ]
     hurrying = Agent(model, name="hurrying", tools=limited, capabilities=[Durable()])
-    agents = [support, payer, judged, hooked, typed, flaky, teller, hurrying]
-    return Interlock(agents, settings=Settings(task_queue="replay"))
+    writer = Agent(model, name="writer", tools=[look_up], capabilities=[Durable()])
+    return Interlock(
+        [support, payer, judged, hooked, typed, flaky, teller, hurrying, writer],
+        settings=Settings(task_queue="replay"),
+        review={"writer": 3},
+    )

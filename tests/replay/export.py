@@ -365,6 +365,37 @@ async def asks_about_its_budget(app: RunningApp, run: Run) -> None:
     await app.state(run, lambda state: [one.kind for one in state.requests] == ["budget"])
 
 
+async def asks_about_output(app: RunningApp, run: Run, request_id: str) -> None:
+    await app.state(run, lambda state: [one.request_id for one in state.requests] == [request_id])
+
+
+async def sent_back(app: RunningApp, run: Run) -> Run:
+    """The run, once its first output was sent back and another one is proposed."""
+    await asks_about_output(app, run, "1")
+    await run.decide("1", "reject", reason="Say where it is.", by="ann")
+    await asks_about_output(app, run, "2")
+    return run
+
+
+@ending
+async def completed_reviewed(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await sent_back(app, await start(app, name, "writer", "Write the letter."))
+    await run.decide("2", "approve", arguments={"output": "Dear Ann, it comes on Friday."}, by="bob")
+    return {name: await ended(run)}
+
+
+@ending
+async def failed_review(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await sent_back(app, await start(app, name, "writer", "Write the letter."))
+    await run.decide("2", "give_up", reason="She has called already.", by="bob")
+    return {name: await ended(run)}
+
+
+@ending
+async def open_awaiting_review(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await sent_back(app, await start(app, name, "support", "Write the letter.", review=2))}
+
+
 @ending
 async def completed_budget(app: RunningApp, name: str) -> dict[str, Run]:
     run = await start(app, name, "support", "Where is A-1001?", budget={"requests": 1, "tokens": 10_000})

@@ -126,6 +126,7 @@ def test_every_name_that_is_stored_is_pinned() -> None:
 
     made = {
         "judge_activity": names.judge_activity("support"),
+        "review_note": names.review_note(3),
         "session_workflow": names.session_workflow("customer-7"),
         "model_activity": names.model_activity("support"),
         "tool_activity": names.tool_activity("support"),

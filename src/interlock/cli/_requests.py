@@ -22,6 +22,7 @@ _WAITS = {
     "tool_result": "waits for its result",
     "outcome": "was approved; did it happen?",
     "budget": "is asked for",
+    "output": "is proposed; is it the output?",
 }
 _KEYS = ("workflow_id", "request_id", "agent_path", "tool", "arguments", "requested_at")
 _LONGEST_ARGUMENT = 300
@@ -77,6 +78,12 @@ def commands_for(request: ApprovalRequest) -> list[str]:
             f"interlock approvals decide {names} --extend {_amounts(request)}",
             f"interlock approvals decide {names} --reject",
         ]
+    if request.kind == "output":
+        return [
+            f"interlock approvals decide {names} --approve",
+            f"interlock approvals decide {names} --reject --reason TEXT",
+            f"interlock approvals decide {names} --give-up --reason TEXT",
+        ]
     return [
         f"interlock approvals decide {names} --approve",
         f"interlock approvals decide {names} --reject --reason TEXT",
@@ -127,7 +134,11 @@ def _call(request: ApprovalRequest) -> Text:
 
     text = Text(line(request.tool), style="bold")
     if request.kind != "approval":
-        asked = {"tool_result": " (its result)", "budget": " (is used up; extend it?)"}
+        asked = {
+            "tool_result": " (its result)",
+            "budget": " (is used up; extend it?)",
+            "output": " (is it the output?)",
+        }
         text.append(asked.get(request.kind, " (did it happen?)"), style="dim not bold")
     for name, value in request.arguments.items():
         text.append(f"\n{line(name)} ", style="cyan not bold")

@@ -1,4 +1,4 @@
-"""See which tool calls wait, and decide them."""
+"""See which tool calls and outputs wait, and decide them."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +53,9 @@ def decide(
     id: RunId,
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its number, from `interlock approvals list`.")],
     approve: Annotated[bool, typer.Option("--approve", help="Let the call run.")] = False,
-    reject: Annotated[bool, typer.Option("--reject", help="Do not let it run.")] = False,
+    reject: Annotated[
+        bool, typer.Option("--reject", help="Do not let it run; send an output back to its agent.")
+    ] = False,
     happened: Annotated[
         bool, typer.Option("--happened", help="An approved call that failed had its effect; it is not run again.")
     ] = False,
@@ -61,7 +63,8 @@ def decide(
         bool, typer.Option("--not-happened", help="An approved call that failed had no effect; it runs now.")
     ] = False,
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="Nobody can tell whether it happened; the run ends.")
+        bool,
+        typer.Option("--give-up", help="Nobody can tell whether it happened, or the output will not do; the run ends."),
     ] = False,
     extend: Annotated[
         str | None,
@@ -74,9 +77,15 @@ def decide(
     arguments: Annotated[
         str | None, typer.Option(metavar="JSON", help="Approve the call with these arguments, all of them, instead.")
     ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT|JSON", help="Approve this output instead: text for one that is text, JSON for others."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Approve or reject a tool call that waits, say whether an approved one happened, or extend a budget.
+    """Approve or reject a tool call or an output that waits, say whether an approved call happened, or extend a budget.
 
     \b
     Examples:
@@ -85,6 +94,8 @@ def decide(
       interlock approvals decide ticket-7 1 --reject --reason "It was delivered."
       interlock approvals decide ticket-7 2 --happened --result '"refunded"'
       interlock approvals decide ticket-7 3 --extend requests=10,cost=0.50
+      interlock approvals decide ticket-7 4 --reject --reason "Say when the money arrives."
+      interlock approvals decide ticket-7 5 --approve --output "The money arrives on Friday."
     """
     verdict = _verdict(
         approve=approve,
@@ -99,6 +110,8 @@ def decide(
         if edited is not None:
             raise WrongUsageError("--extend says by how much; --arguments goes with --approve.")
         edited = amounts(extend, "--extend")
+    if output is not None and (edited is not None or verdict != "approve"):
+        raise WrongUsageError("--output goes with --approve, alone; a rejection takes a --reason.")
     if edited is not None and verdict != "approve":
         raise WrongUsageError("--arguments goes with --approve; a rejection takes a --reason.")
     value = json_value(result, "--result") if result is not None else None
@@ -111,10 +124,13 @@ def decide(
         found = await find(id)
         await found.need_worker()
         asked = [one for one in await found.run.approvals() if one.request_id == request] if found.open else []
+        changed = edited if output is None else _output(output, asked)
         for one in asked:
-            err().print(request_text(one, edited))
+            err().print(request_text(one, changed))
         digest = asked[0].digest if asked else UNSEEN
-        receipt = await found.run.decide(request, verdict, reason=reason, arguments=edited, result=value, digest=digest)
+        receipt = await found.run.decide(
+            request, verdict, reason=reason, arguments=changed, result=value, digest=digest
+        )
         print_receipt(receipt, asked, as_json=as_json)
         return 0
 
@@ -134,13 +150,22 @@ def _verdict(**given: bool) -> "Verdict":
     return next(word for name, word in words.items() if given[name])
 
 
+def _output(given: str, asked: "list[ApprovalRequest]") -> dict[str, Any]:
+    """The arguments that stand for an output."""
+    if asked and asked[0].kind != "output":
+        raise WrongUsageError("--output is for a request about an output; a call takes --arguments.")
+    is_text = bool(asked) and isinstance(asked[0].arguments.get("output"), str)
+    return {"output": given if is_text else json_value(given, "--output")}
+
+
 def _commands(requests: "list[ApprovalRequest]") -> list[str]:
     kinds = {request.kind for request in requests}
     decide = "Decide one with: interlock approvals decide RUN REQUEST --approve"
     complete = "Report a result with: interlock tools complete RUN REQUEST --result JSON"
     settle = "Say whether one happened with: interlock approvals decide RUN REQUEST --happened --result JSON"
     extend = "Extend a budget with: interlock approvals decide RUN REQUEST --approve (or --extend requests=10)"
-    texts = {"budget": extend, "approval": decide, "tool_result": complete, "outcome": settle}
+    review = "Send an output back with: interlock approvals decide RUN REQUEST --reject --reason TEXT (or --approve it)"
+    texts = {"budget": extend, "approval": decide, "output": review, "tool_result": complete, "outcome": settle}
     return [text for kind, text in texts.items() if kind in kinds]
 
 

@@ -54,6 +54,12 @@ def start(
     stream: Annotated[
         bool, typer.Option("--stream", help="Record what its models and tools say while they work, for watchers.")
     ] = False,
+    review: Annotated[
+        bool, typer.Option("--review", help="Ask a person about the output before the run ends with it.")
+    ] = False,
+    review_rounds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=100, help="The same, about N outputs at most; --review is 5.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show its steps and print its output.")] = False,
     task_queue: TaskQueue = None,
     as_json: AsJson = False,
@@ -90,6 +96,7 @@ def start(
             auto_previous_response_id=auto_previous_response_id,
             stream=stream,
             budget=limits,
+            review=review_rounds or review,
             restart=restart,
         )
         try:

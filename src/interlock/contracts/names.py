@@ -95,6 +95,8 @@ CONTEXT_CONFLICT: Final = "ContextConflictError"
 OUTCOME_UNKNOWN: Final = "OutcomeUnknownError"
 PARENT_GONE: Final = "ParentGoneError"
 APPROVAL_TIMED_OUT: Final = "ApprovalTimeoutError"
+OUTPUT_REJECTED: Final = "OutputRejectedError"
+REVIEW_ROUNDS_USED_UP: Final = "ReviewRoundsUsedUpError"
 
 # Types of the failures of sessions. The first is no failure: a turn that waits for the ones before it.
 TURN_NOT_YET: Final = "TurnNotYet"
@@ -125,11 +127,18 @@ ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
 STRICT_LIMITS: Final = "2026-11-strict-limits"
 END_CALLS_IN_RUNS: Final = "2026-11-end-calls-in-runs"
 REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
+# No patch of code: how the names begin under which a run notes what its app says of its reviews.
+REVIEW_OUTPUT: Final = "2026-11-review-output"
 
 
 def judge_activity(agent: str) -> str:
     """The activity in which the judges of `agent` are asked about one call."""
     return f"agent__{agent}{JUDGE_SUFFIX}"
+
+
+def review_note(rounds: int) -> str:
+    """What a run notes whose app has so many outputs of the agent reviewed."""
+    return f"{REVIEW_OUTPUT}-{rounds}"
 
 
 def session_workflow(session_id: str) -> str:

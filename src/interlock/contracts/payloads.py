@@ -238,6 +238,9 @@ class Parent(Payload):
     agent_path: tuple[str, ...]
 
 
+DEFAULT_REVIEW_ROUNDS = 5
+MOST_REVIEW_ROUNDS = 100
+
 DEFAULT_STUCK_SECONDS = 7 * 24 * 3_600
 
 
@@ -286,7 +289,7 @@ RunStatusName = Literal[
 ]
 
 
-RequestKind = Literal["approval", "tool_result", "outcome", "budget"]
+RequestKind = Literal["approval", "tool_result", "outcome", "budget", "output"]
 Outcome = Literal["approved", "rejected", "completed", "failed", "happened", "not_happened", "given_up", "timed_out"]
 Verdict = Literal["approve", "reject", "happened", "not_happened", "give_up"]
 
@@ -356,7 +359,8 @@ class ApprovalRequest(Limited):
     request_id: unique within the run. run_id: the execution it belongs to; a restarted run has another.
     kind: `approval`; `tool_result` for a call whose result somebody reports; `outcome` for an approved call of which
     nobody knows whether it happened: a person looks, and says so; `budget` when the run's budget is used up: its
-    arguments are what it would be extended by.
+    arguments are what it would be extended by; `output` (since 0.4) for the output that the agent proposes, its only
+    argument.
     agent_path: the agents from the root to the one that made the call.
     tool, description: as the model sees them. call_id: the model's own id for the call.
     arguments: what will run, with secrets masked; the tool gets the real ones.
@@ -386,7 +390,8 @@ class Decision(Message):
 
     request_id: as listed by the `approvals` query.
     verdict: `approve` or `reject`. Of an approved call whose outcome is unknown: `happened` (with the result),
-    `not_happened` (it runs now), or `give_up` (the run ends).
+    `not_happened` (it runs now), or `give_up` (the run ends). Of an output: `approve`, `reject` (with a reason: the
+    agent is to change it by that), or `give_up` (the run ends).
     digest: of the request that the reviewer saw; an answer with
     another digest is refused. Empty is taken as given by somebody who saw the request's current form.
     arguments: what to run instead of what was asked, whole; a masked value left as it is keeps the real one.
@@ -586,7 +591,7 @@ class Carried(Payload):
     its tools started, all ended. new_from: as in `RunOutput`. agent: whose turn it is, when the run's agent has handed
     over; previous_response_id: of the answer that the messages go on from; used_tools: the agents that have used tools.
     claims: how many the run has sent to the keeper of its budget. stuck: how many steps have been stuck so far. made:
-    see `Fork`.
+    see `Fork`. reviews_left: how many outputs may still be asked about; null when none is.
     """
 
     usage: Usage = Usage()
@@ -603,6 +608,7 @@ class Carried(Payload):
     stuck: int = 0
     made: dict[str, MadeCall] = {}
     used_tools: list[str] = []
+    reviews_left: int | None = None
 
 
 class RunInput(Payload):
@@ -623,6 +629,8 @@ class RunInput(Payload):
     previous_response_id: the answer, kept by the model's provider, that the run goes on from; instead of session and
     message_history. auto_previous_response_id: each request sends only what is new, and goes on from the answer before;
     so it is with a previous_response_id, too. Both since 0.4, for agents of the OpenAI Agents SDK.
+    review_rounds: how many outputs, one after the other, a person is asked about before the run has one; null asks
+    about none, unless the app says so of the agent. Since 0.4.
     """
 
     agent: AgentName
@@ -643,6 +651,7 @@ class RunInput(Payload):
     session: SessionId | None = None
     previous_response_id: str | None = Field(default=None, min_length=1)
     auto_previous_response_id: bool = False
+    review_rounds: Annotated[int, Field(ge=1, le=MOST_REVIEW_ROUNDS)] | None = None
 
     @model_validator(mode="after")
     def _one_past(self) -> Self:

@@ -181,7 +181,7 @@ class Continuation:
     on from, where the provider keeps it. used_tools: the agents that have used tools, by name, where that matters.
     deps: as the run's tools have changed them; null when they stay as given.
     new_from: as in `RunOutput`.
-    made: what `CallScope.still_made` says.
+    made: what `CallScope.still_made` says. reviews_left: as in `Carried`.
     """
 
     messages: list[Json]
@@ -194,6 +194,7 @@ class Continuation:
     deps: Json = None
     new_from: int = 0
     made: Mapping[str, MadeCall] = field(default_factory=dict)
+    reviews_left: int | None = None
 
 
 class AgentRunner(Protocol):

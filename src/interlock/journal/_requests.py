@@ -16,6 +16,7 @@ from typing import Any
 
 from interlock.contracts.canonical import digest
 from interlock.contracts.limits import escalated, standing
+from interlock.contracts.masking import masked
 from interlock.contracts.payloads import Limited, TimeLimit
 from interlock.journal._payloads import made, shown, shown_object, text_in, texts_in, time_in
 from interlock.journal.model import Answer, Request, Step, Via
@@ -35,6 +36,7 @@ _FITTING = {
     "tool_result": ("reject", "complete", "fail"),
     "outcome": ("happened", "not_happened", "give_up"),
     "budget": ("approve", "reject"),
+    "output": ("approve", "reject", "give_up"),
 }
 _OPEN: dict[str, Any] = {"outcome": "open", "answer": None, "ignored": (), "settled_at": None, "edited": False}
 _NEVER = (-1, -1)
@@ -45,18 +47,23 @@ _LETS_RUN = ("approve", "not_happened")
 @dataclass
 class _Candidate:
     """An answer. task: the number of the workflow task that got it, which began at began, once it has. certain: the
-    run said that it counted."""
+    run said that it counted.
+
+    edited: a digest of what it would have instead, as the person saw and wrote it; empty when it is as asked.
+    """
 
     answer: Answer
     task: int
     certain: bool = False
     began: datetime | None = None
+    edited: str = ""
 
 
 @dataclass
 class _Asked:
     """A request. ready: the workflow task that opened it to people; what came with that task was too early.
 
+    seen_digest: of the arguments as a person sees them.
     run_in: the workflow tasks that scheduled its call. looked_at: how many answers and calls there were when the one
     that counted was last found.
     limit: how long it waits. opened_at: since when, by the run's clock. passed: how many stages of the limit were
@@ -66,6 +73,7 @@ class _Asked:
 
     request: Request
     proposed_digest: str
+    seen_digest: str
     limit: TimeLimit = _WITHOUT
     opened_at: datetime | None = None
     passed: int = 0
@@ -103,7 +111,7 @@ class Requests:
             asked_at=step.scheduled_at,
             asked_by=step.position,
         )
-        self._asked[request_id] = _Asked(request, _digest(arguments))
+        self._asked[request_id] = _Asked(request, _digest(arguments), _digest(masked(arguments)))
         self._unsettled.append(self._asked[request_id])
         return request_id
 
@@ -151,7 +159,7 @@ class Requests:
         """Somebody decides about a request."""
         request_id = text_in(decision, "request_id")
         answer = _answer(decision, request_id, text_in(decision, "verdict"), at, via, event_id)
-        self._add(answer, task)
+        self._add(answer, task, _edited(decision))
 
     def complete(self, completion: Any, *, at: datetime, via: Via, task: int, event_id: int) -> None:
         """Somebody reports the result of a call."""
@@ -168,7 +176,7 @@ class Requests:
         if ruling.get("denied_by_limit") is True:
             message, verdict = {"reason": "the call was denied"}, "deny"
         answer = _answer(message, step.request_id, verdict, at, "fork", 0)
-        asked.answers.append(_Candidate(answer, 0, certain=True))
+        asked.answers.append(_Candidate(answer, 0, certain=True, edited=_edited(message)))
 
     def confirm(self, event_id: int, receipt: Any) -> None:
         """The update that was accepted at this event is done. receipt: None when it changed nothing after all."""
@@ -250,11 +258,11 @@ class Requests:
             until = request.settled_at or now
             yield request.model_copy(update={"waited_seconds": (until - request.asked_at).total_seconds()})
 
-    def _add(self, answer: Answer, task: int) -> None:
+    def _add(self, answer: Answer, task: int, edited: str = "") -> None:
         if answer.via == "update":
-            self._updates[answer.event_id] = _Candidate(answer, task, certain=True)
+            self._updates[answer.event_id] = _Candidate(answer, task, certain=True, edited=edited)
         else:
-            self._attach(_Candidate(answer, task))
+            self._attach(_Candidate(answer, task, edited=edited))
 
     def _attach(self, candidate: _Candidate) -> None:
         asked = self._asked.get(candidate.answer.request_id)
@@ -298,6 +306,10 @@ def _counted(asked: _Asked) -> _Candidate | None:
 def _settlement(asked: _Asked, counted: _Candidate) -> dict[str, Any]:
     verdict = counted.answer.verdict
     edited = counted.answer.arguments is not None
+    ran: dict[str, Any] = {}
+    if asked.request.kind == "output" and verdict == "approve":  # No step runs it: it is what the run ends with.
+        ran = {"executed": counted.answer.arguments or asked.request.proposed}
+        edited = counted.edited not in ("", asked.seen_digest)
     if asked.executed_digest and asked.proposed_digest:
         edited = asked.executed_digest != asked.proposed_digest
     return {
@@ -307,6 +319,7 @@ def _settlement(asked: _Asked, counted: _Candidate) -> dict[str, Any]:
         "ignored": tuple(_ignored(one, counted, asked) for one in asked.answers if one is not counted),
         "settled_at": counted.answer.at,
         "edited": edited,
+        **ran,
     }
 
 
@@ -315,6 +328,8 @@ def _unfit(one: _Candidate, asked: _Asked) -> str:
         return one.answer.ignored
     if one.answer.verdict not in _FITTING.get(asked.request.kind, _OUTCOMES):
         return "it does not answer what was asked"
+    if asked.request.kind == "output" and one.answer.verdict == "reject" and not one.answer.reason.strip():
+        return "it does not say what to change"
     if one.answer.via == "judge":
         return ""
     if asked.ready is None or asked.ready >= one.task:
@@ -361,6 +376,10 @@ def _answer(message: Any, request_id: str, verdict: str, at: datetime, via: Via,
 def _limit_in(description: Any) -> TimeLimit:
     given = description.get("time_limit") if isinstance(description, dict) else None
     return made(TimeLimit, given) or _WITHOUT
+
+
+def _edited(decision: Any) -> str:
+    return _digest(masked(decision.get("arguments"))) if isinstance(decision, dict) else ""
 
 
 def _digest(arguments: Any) -> str:

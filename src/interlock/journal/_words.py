@@ -9,7 +9,12 @@ from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import Budget, Json, Usage
 from interlock.journal.model import Journal, Request, Step, Totals
 
-_ASKS = {"tool_result": " (its result)", "outcome": " (did it happen?)", "budget": " (extend it?)"}
+_ASKS = {
+    "tool_result": " (its result)",
+    "outcome": " (did it happen?)",
+    "budget": " (extend it?)",
+    "output": " (is it the output?)",
+}
 _OUTCOMES = {
     "open": "waits",
     "completed": "result reported",

@@ -93,8 +93,9 @@ class Answer(Payload):
 class Request(Limited):
     """One tool call that waited for a person, a judge, or a result from outside.
 
-    kind: `approval`, `tool_result` or `outcome` (whether an approved call happened); empty when the history does not
-    say. label: the call in one line. proposed: the arguments as asked about; null when the history does not hold them.
+    kind: `approval`, `tool_result`, `outcome` (whether an approved call happened), `budget` or `output` (whether it is
+    the run's); empty when the history does not say. label: the call in one line. proposed: the arguments as asked
+    about; null when the history does not hold them.
     asked_by: position of the step that described the tool. judged_by: position of the judges' step.
     answer: the one that counted. ignored: the others. outcome: `open`, `approved`, `rejected`, `completed` or `failed`
     (a reported result), `happened`, `not_happened`, `given_up`, `timed_out` (nobody answered in time), `withdrawn`.

@@ -93,6 +93,7 @@ SCRIPTS: dict[str, list[list[Call] | str]] = {
     "Refund, then greet.": [REFUNDS[:1], "Refunded.", "Hello again."],
     "Hurry.": [[call("ship", "h1"), call("recall", "h2")], "Recalled."],
     "Hurry or fail.": [[call("insure", "i1")], "Never said."],
+    "Write the letter.": ["Dear Ann.", [call("look_up", "l1", order="A-1001")], "Dear Ann, it is on its way."],
 }
 
 
@@ -368,10 +369,12 @@ def make_app(*, gated: bool = True, look_up_name: str = "look_up") -> Interlock:
         for name, limit in LIMITS.items()
     ]
     hurrying = Agent(name="hurrying", model=model, tools=limited)
+    writer = Agent(name="writer", model=model, tools=[function_tool(look_up)])
     once = RetryPolicy(maximum_attempts=1)
     return Interlock(
-        [support, guarded, counting, shelved, broken, teller, delegating, hurrying],
+        [support, guarded, counting, shelved, broken, teller, delegating, hurrying, writer],
         settings=Settings(task_queue="replay"),
         retries=Retries(model=once, tool=once),
         run_hooks=Hearing(),
+        review={"writer": 3},
     )

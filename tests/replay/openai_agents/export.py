@@ -12,7 +12,7 @@ from pathlib import Path
 
 from interlock import Run
 from interlock.testing import RunningApp
-from tests.replay.export import Ending, approve_and_be_asked, asks_after, ended, export, start, stuck
+from tests.replay.export import Ending, approve_and_be_asked, asks_after, ended, export, sent_back, start, stuck
 from tests.replay.openai_agents.agents import make_app, repair
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -57,6 +57,18 @@ async def completed_nested(app: RunningApp, name: str) -> dict[str, Run]:
     await app.requests(run, 1)
     await run.decide("1", "approve", by="ann")
     return {name: await ended(run)}
+
+
+@ending
+async def completed_reviewed(app: RunningApp, name: str) -> dict[str, Run]:
+    run = await sent_back(app, await start(app, name, "writer", "Write the letter."))
+    await run.decide("2", "approve", arguments={"output": "Dear Ann, it comes on Friday."}, by="bob")
+    return {name: await ended(run)}
+
+
+@ending
+async def open_awaiting_review(app: RunningApp, name: str) -> dict[str, Run]:
+    return {name: await sent_back(app, await start(app, name, "support", "Write the letter.", review=2))}
 
 
 @ending
