@@ -41,6 +41,15 @@ def check_ticket(catalog: ToolCatalog, ticket: Ticket, arguments: Mapping[str, A
         raise _changed(ticket, "the tool")
 
 
+def bound_to(toolset: Any) -> list[str]:
+    """What a toolset goes to that the schemas of its tools do not show.
+
+    Its id, and what Airflow's toolsets say of their connection and the like: a class may have one id for all of them.
+    """
+    fields = getattr(toolset, "agent_template_fields", ())
+    return [str(toolset.id), *(f"{field}={getattr(toolset, field, None)}" for field in fields)]
+
+
 def _changed(ticket: Ticket, what: str) -> ApplicationError:
     return ApplicationError(
         f"Since request {ticket.request_id!r} was approved {what} of {ticket.tool!r} changed; it is asked for again.",

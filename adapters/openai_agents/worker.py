@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from typing import Any
 
 from agents import (
@@ -14,6 +15,7 @@ from agents import (
     RunConfig,
     RunContextWrapper,
     RunHooks,
+    Usage,
 )
 from agents.retry import ModelRetrySettings
 from agents.tool import invoke_function_tool, maybe_invoke_function_tool_failure_error_function
@@ -27,6 +29,7 @@ from temporalio.worker import Interceptor
 from interlock.adapters._calls import current_key
 from interlock.adapters._delegation import Delegation
 from interlock.adapters._worker import AttemptInterceptor, check_ticket
+from interlock.adapters.openai_agents._bound import toolsets_in
 from interlock.adapters.openai_agents._callbacks import Callback, CallbackResult
 from interlock.adapters.openai_agents._called import Callbacks
 from interlock.adapters.openai_agents._context import changes_of, context_type
@@ -127,7 +130,7 @@ class OpenAIAgentsAdapter:
         if tool not in tools:
             raise _no_tool(agent, tool, tools)
         one = tools[tool]
-        return digest([toolset, tool, one.name, one.description, one.params_json_schema])
+        return digest([toolset, tool, one.name, one.description, one.params_json_schema, *toolsets_in(one)])
 
     async def _found(self, agent: str, name: str, context: Any) -> FunctionTool:
         """A tool of an agent's, its own or of one of its servers."""
@@ -187,7 +190,7 @@ class OpenAIAgentsAdapter:
         arguments = to_json(call.tool_args).decode()
         ctx = ToolContext(
             context=context,
-            usage=sdk_usage(call.usage or Used()),
+            usage=_counter(call),
             tool_name=tool.name,
             tool_call_id=str(about.get("tool_call_id", "")),
             tool_arguments=arguments,
@@ -197,6 +200,20 @@ class OpenAIAgentsAdapter:
         with self._inside.step(about, tool=True):
             output = await _invoked(tool, ctx, arguments, self._servers.using([server] if server else []))
         return encoded(output, changes_of(before, self._context.dump(context)))
+
+
+@lru_cache(maxsize=1_000)
+def _counter_of(run_id: str, *path: str) -> Usage:
+    return Usage()
+
+
+def _counter(call: CallInput) -> Usage:
+    """What the run has used so far: one object for all calls of an agent's run, as in the SDK. By it a tool tells runs
+    apart that counts, as Airflow's do, how often the model got it wrong."""
+    path = call.serialized_run_context.get("interlock_path")
+    counter = _counter_of(activity.info().workflow_run_id or "", *(path if isinstance(path, list) else ()))
+    vars(counter).update(vars(sdk_usage(call.usage or Used())))
+    return counter
 
 
 def _no_tool(agent: str, name: str, known: Mapping[str, Any]) -> MisconfiguredError:
@@ -219,7 +236,9 @@ async def _invoked(
     except ApplicationError:
         raise
     except Exception as error:
-        text = await maybe_invoke_function_tool_failure_error_function(function_tool=tool, context=ctx, error=error)
+        # A tool that the SDK did not make of a function has nothing that tells the model of what it raises.
+        telling = maybe_invoke_function_tool_failure_error_function
+        text = await telling(function_tool=tool, context=ctx, error=error) if raw is not None else None
         what = told(error)
         raise ApplicationError(
             what.message,

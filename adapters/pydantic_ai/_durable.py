@@ -1,5 +1,6 @@
 """`Durable()`: the capability that makes a pydantic-ai agent run durably under Interlock."""
 
+import copy
 import dataclasses
 from contextlib import AbstractContextManager
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from pydantic_ai import RunContext
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities.abstract import WrapRunHandler
+from pydantic_ai.durable_exec._toolset import DurableDynamicToolset
 from pydantic_ai.durable_exec._utils import DurableModel, StreamedModelRequestResult
 from pydantic_ai.durable_exec.temporal import TemporalDurability
 from pydantic_ai.exceptions import (
@@ -23,7 +25,7 @@ from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tool_manager import _ValidationDeferral
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
-from pydantic_ai.toolsets import AbstractToolset
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ExternalToolset, WrapperToolset
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -92,10 +94,31 @@ class Durable(TemporalDurability[Any]):
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any] | None:
         """See `AbstractCapability`."""
-        durable = super().get_wrapper_toolset(toolset)
         if not workflow.in_workflow():
-            return durable
+            return super().get_wrapper_toolset(toolset)
+        as_begun = self if self._own_toolsets_are_steps() else self._with_own_toolsets_in_runs()
+        durable = super(Durable, as_begun).get_wrapper_toolset(toolset)
         return _gated.GatedToolset(with_recorded_predicates(durable or toolset))
+
+    def _wrap_other_leaf_toolset(self, ts: AbstractToolset[Any]) -> WrapperToolset[Any] | None:
+        """A toolset of a class of its own: its listing and its calls are steps, like those of one made for each run.
+
+        The framework would leave it as it is, in the workflow, where each replay would do again whatever it does.
+        """
+        if isinstance(ts, ExternalToolset):
+            return None  # It runs nothing.
+        durable = self._build_dynamic_toolset(DynamicToolset(lambda ctx: ts, id=ts.id))
+        durable.wrapped = ts  # By which the framework finds its place among the agent's toolsets.
+        return durable
+
+    def _own_toolsets_are_steps(self) -> bool:
+        has_own = any(is_own(one) for one in self._toolsets_by_id.values())
+        return not has_own or workflow.patched(names.STEPS_OF_OWN_TOOLSETS)
+
+    def _with_own_toolsets_in_runs(self) -> "Durable":
+        before = copy.copy(self)
+        before._toolsets_by_id = {key: one for key, one in self._toolsets_by_id.items() if not is_own(one)}
+        return before
 
     async def wrap_tool_validate(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
@@ -223,6 +246,11 @@ class Durable(TemporalDurability[Any]):
         of_tool = ((tool.tool_def.metadata or {}) if tool is not None else {}).get("temporal") or {}
         of_toolset = self._toolset_activity_config.get(toolset_id, {})
         return self._own_retries or "retry_policy" in of_tool or "retry_policy" in of_toolset
+
+
+def is_own(durable: WrapperToolset[Any]) -> bool:
+    """Whether it stands for a toolset of a class that the framework does not know."""
+    return isinstance(durable, DurableDynamicToolset) and not isinstance(durable.wrapped, DynamicToolset)
 
 
 def _helped_by_asking_again(error: Exception) -> bool:

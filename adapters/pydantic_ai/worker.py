@@ -23,9 +23,9 @@ from pydantic_ai.toolsets import (
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from interlock.adapters._delegation import Delegation, begin
-from interlock.adapters._worker import AttemptInterceptor, check_ticket
+from interlock.adapters._worker import AttemptInterceptor, bound_to, check_ticket
 from interlock.adapters.pydantic_ai._delegation import current_worker
-from interlock.adapters.pydantic_ai._durable import Durable
+from interlock.adapters.pydantic_ai._durable import Durable, is_own
 from interlock.adapters.pydantic_ai._gated import GATED_CHILD, is_child_workflow, limit_of
 from interlock.adapters.pydantic_ai._json import type_name
 from interlock.adapters.pydantic_ai._judges import has_error_hooks, has_judges, judge_activity
@@ -218,12 +218,17 @@ def _check_retries(agents: Mapping[str, Agent[Any, Any]], retries: Retries) -> N
 
 def _definition(durable: Durable, toolset: str, tool: str) -> Any:
     """What this worker's code says of a tool: its schema, or for a server's tools how the server is reached."""
+    if not toolset:
+        # A wrapper has taken the tool's toolset for itself; then all that the agent has count, by their ids too.
+        return [[one, _definition(durable, one, tool)] for one in sorted(durable._toolsets_by_id)]
     wrapper = durable._toolsets_by_id.get(toolset)
     source: AbstractToolset[Any] | None = wrapper.wrapped if wrapper is not None else None
     if isinstance(source, FunctionToolset):
         # A wrapper around the toolset may have prefixed or renamed the tool; then the whole toolset counts.
         held = [source.tools[tool]] if tool in source.tools else list(source.tools.values())
         return [[one.name, one.description, one.function_schema.json_schema] for one in held]
+    if wrapper is not None and is_own(wrapper):
+        return [type(source).__name__, *bound_to(source)]
     client = getattr(source, "client", None)
     return repr(getattr(client, "transport", type(source).__name__))
 

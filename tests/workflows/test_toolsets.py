@@ -1,5 +1,6 @@
 """Tools however they come: wrapped, renamed, made for each run; and what else reaches tools and models."""
 
+import asyncio
 import dataclasses
 import enum
 from datetime import date
@@ -7,14 +8,20 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo
-from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset
+from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset, ToolsetTool
+from temporalio import workflow
 
 from interlock import Interlock
+from interlock.adapters.pydantic_ai import Durable
+from interlock.server import EmbeddedServer
+from interlock.testing import running
+from interlock.worker import make_replayer
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
 
@@ -142,3 +149,76 @@ async def test_what_a_prepare_function_leaves_out_is_not_there(run_app: Running)
 
         assert (await run.result()).output == "sorry"
         assert [step.kind for step in await run.steps()] == ["model", "model"]
+
+
+class Counter(AbstractToolset[Any]):
+    """A toolset of a class that the framework does not know. It does its work by itself, in a thread."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.places: list[bool] = []
+
+    @property
+    def id(self) -> str:
+        return "counter"
+
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        self.places.append(workflow.in_workflow())
+        schema = {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]}
+        definition = ToolDefinition(name="count", parameters_json_schema=schema, kind="unapproved")
+        validator: Any = TypeAdapter(dict[str, int]).validator
+        return {
+            "count": ToolsetTool(
+                toolset=self, tool_def=definition, max_retries=ctx.max_retries, args_validator=validator
+            )
+        }
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        self.places.append(workflow.in_workflow())
+        if not workflow.in_workflow():
+            await asyncio.to_thread(self.done.append, tool_args["by"])
+        if tool_args["by"] < 0:
+            raise ModelRetry("not below zero")
+        return f"counted {sum(self.done)}"
+
+
+async def test_a_toolset_of_a_class_of_its_own_works_in_steps(run_app: Running) -> None:
+    counter = Counter()
+    script = Script([call("count", "a", by=2)], [call("count", "b", by=-1)], [call("count", "c", by=3)], "done")
+    async with run_app(Interlock([agent(script, toolsets=[counter])])) as app:
+        run = await app.client.start("support", "go")
+        for _ in range(3):
+            (request,) = await app.requests(run, 1)
+            await run.decide(request.request_id, "approve", digest=request.digest)
+        await run.result()
+
+        assert counter.done == [2, -1, 3]
+        assert not any(counter.places)
+        assert script.results() == {"a": "counted 2", "b": "not below zero", "c": "counted 4"}
+
+
+async def test_a_toolset_of_a_class_of_its_own_is_what_it_was_outside_of_runs() -> None:
+    counter = Counter()
+    script = Script([call("count", "a", by=2)], "done")
+    requests = (await agent(script, toolsets=[counter], output_type=[str, DeferredToolRequests]).run("go")).output
+
+    assert [one.tool_call_id for one in requests.approvals] == ["a"]
+    assert counter.done == []
+
+
+async def test_a_run_that_began_with_such_a_toolset_in_the_workflow_goes_on_there(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Interlock([agent(Script([call("count", "a", by=2)], "done"), toolsets=[Counter()])])
+    monkeypatch.setattr(Durable, "_own_toolsets_are_steps", lambda self: False)  # As it was before.
+    async with running(app, server) as at_work:
+        run = await at_work.client.start("support", "go")
+        (request,) = await at_work.requests(run, 1)
+        await run.decide(request.request_id, "approve", digest=request.digest)
+        await run.result()
+        history = await run._handle.fetch_history()
+    monkeypatch.undo()
+
+    await make_replayer(app).replay_workflow(history)

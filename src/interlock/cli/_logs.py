@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,12 @@ def log_to_stderr(*, verbose: bool) -> None:
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("temporalio.core").setLevel(level)
+
+
+def log_to_stderr_again(*, verbose: bool) -> None:
+    """Take the log back from Airflow, where the code that was loaded has loaded it: it would go to standard output."""
+    if "airflow" in sys.modules:
+        log_to_stderr(verbose=verbose)
 
 
 @contextmanager
@@ -61,12 +68,22 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; with `verbose` a traceback below it."""
+        return _without_secrets(self._text(record))
+
+    def _text(self, record: logging.LogRecord) -> str:
         text = line(f"{self.formatTime(record, self.datefmt)} {record.levelname} {_message(record)}{_facts(record)}")
         if record.exc_info and self._verbose:
             return f"{text}\n{plain(self.formatException(record.exc_info))}"
         if record.exc_info and (error := record.exc_info[1]):
             return f"{text} ({line(f'{type(error).__name__}: {error}')})"
         return text
+
+
+def _without_secrets(text: str) -> str:
+    """The text without what Airflow knows as secrets, where tools of an agent have loaded it: of a call that failed it
+    logs what its task log would mask."""
+    airflow = sys.modules.get("airflow.sdk.log")
+    return str(airflow.redact(text)) if airflow else text
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -11,7 +11,7 @@ import typer
 from interlock.cli._connect import connect
 from interlock.cli._console import say
 from interlock.cli._load import load_app
-from interlock.cli._logs import log_to_stderr
+from interlock.cli._logs import log_to_stderr, log_to_stderr_again
 from interlock.cli._options import Target, TaskQueue
 from interlock.cli._signals import exit_status, on_signals
 from interlock.contracts import names
@@ -51,6 +51,7 @@ def run(
     """
     log_to_stderr(verbose=context.obj.verbose)
     app = load_app(target)
+    log_to_stderr_again(verbose=context.obj.verbose)
     given = {"deployment": deployment, "build_id": build_id}
     _change_settings(app, {name: value for name, value in given.items() if value is not None})
     return asyncio.run(_work(app, task_queue))
