@@ -38,6 +38,8 @@ with warnings.catch_warnings():
     from airflow.providers.common.ai.toolsets.skills import AgentSkillsToolset
     from airflow.sdk import BaseHook
 
+    from interlock.bridge.example_dags import sql_analyst_app
+
     root.handlers, root.level = handlers, level
     logging.captureWarnings(False)
 
@@ -286,3 +288,16 @@ def test_a_workers_log_stays_on_stderr_and_has_no_password(
     assert said.out == ""
     assert "the till does not answer ***" in said.err
     assert SECRET not in said.err
+
+
+async def test_the_example_answers_from_its_database(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", (tmp_path / "shop.db").as_uri().replace("file:", "sqlite:"))
+    model = FRAMEWORKS[0].agent(Script([query("a", "select max(total) from orders")], "Bob")).model
+    async with running(sql_analyst_app.analyst(model), server) as at_work:
+        run = await at_work.client.start("analyst", "Who spent most?")
+        assert (await run.result()).output == "Bob"
+        (step,) = [step for step in await run.steps() if step.kind == "tool"]
+
+    assert '"rows":[[20.0]]' in str(step)
