@@ -1,6 +1,6 @@
 """A question about the shop's orders, answered once a day by an agent with a SQL toolset.
 
-The agent is in `sql_analyst_app.py` beside this file; its worker has the connection `warehouse`. Airflow has only
+The agent is `interlock.demo.sql_analyst`, whose worker has the connection `warehouse`. Airflow has only
 `temporal_default`, where the run is started and waited for.
 """
 

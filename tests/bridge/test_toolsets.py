@@ -38,7 +38,7 @@ with warnings.catch_warnings():
     from airflow.providers.common.ai.toolsets.skills import AgentSkillsToolset
     from airflow.sdk import BaseHook
 
-    from interlock.bridge.example_dags import sql_analyst_app
+    from interlock.demo import sql_analyst
 
     root.handlers, root.level = handlers, level
     logging.captureWarnings(False)
@@ -295,7 +295,7 @@ async def test_the_example_answers_from_its_database(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", (tmp_path / "shop.db").as_uri().replace("file:", "sqlite:"))
     model = FRAMEWORKS[0].agent(Script([query("a", "select max(total) from orders")], "Bob")).model
-    async with running(sql_analyst_app.analyst(model), server) as at_work:
+    async with running(sql_analyst.analyst(model), server) as at_work:
         run = await at_work.client.start("analyst", "Who spent most?")
         assert (await run.result()).output == "Bob"
         (step,) = [step for step in await run.steps() if step.kind == "tool"]

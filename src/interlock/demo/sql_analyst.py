@@ -4,7 +4,7 @@ A worker runs it, not Airflow. It needs the connection, here in its environment,
 toolset, but none of Airflow's processes:
 
     export AIRFLOW_CONN_WAREHOUSE='sqlite:////data/shop.db' OPENAI_API_KEY=...
-    interlock worker run interlock.bridge.example_dags.sql_analyst_app:app
+    interlock worker run interlock.demo.sql_analyst:app
 """
 
 from typing import Any
