@@ -17,6 +17,7 @@ from temporalio.worker import Replayer, Worker, WorkerDeploymentConfig
 from interlock._activations import ActivationThreads, ActivationWatch, GuardedRunner
 from interlock._failures import ToldFailures
 from interlock._rpc import server_errors
+from interlock._threads import take_plain_functions
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
@@ -166,6 +167,7 @@ async def run_worker(app: Interlock, client: Client, stop: asyncio.Event, **over
     """Run a worker until `stop` is set, then let what it is at finish."""
     watch = ActivationWatch(ActivationThreads())
     adapter = _adapter(app, client)
+    take_plain_functions()
     worker, own_time = make_worker(app, client, watch, adapter, **overrides)
     try:
         with watch, LoopWatch(own_time.running):

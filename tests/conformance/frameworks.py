@@ -121,6 +121,7 @@ class Tool:
     gated: whether a call needs an approval; a function is asked with the arguments.
     tells: what the body raises is told to the model in place of a result. stops: it stops the run, as an answer that
     cannot be taken. limit: the time limit of its requests, as people write it.
+    cannot be taken. plain: it is no coroutine, so that it runs in a thread.
     """
 
     name: str = "refund"
@@ -130,6 +131,7 @@ class Tool:
     tells: bool = False
     stops: bool = False
     limit: Any = None
+    plain: bool = False
     description: str = "Pay money back."
 
 
@@ -271,11 +273,14 @@ def _pydantic_ai_tool(tool: Tool | Inner) -> PydanticTool[Any]:
         except Exception as error:
             raise ModelRetry(str(error)) if tool.stops else ToolFailed(str(error)) if tool.tells else error from error
 
+    def plain(ctx: RunContext[Any], order: str, amount: float) -> Any:
+        return tool.body(Made(order, amount, pydantic_ai.idempotency_key(ctx)))
+
     metadata: dict[str, Any] = {"idempotent": True} if tool.idempotent else {}
     if tool.limit is not None:
         metadata |= {"approval": tool.limit}
     return PydanticTool(
-        work,
+        plain if tool.plain else work,
         name=tool.name,
         description=tool.description,
         requires_approval=gated,
@@ -406,13 +411,16 @@ def _openai_agents_tool(tool: Tool | Inner) -> FunctionTool:
     async def work(ctx: ToolContext[Any], order: str, amount: float) -> Any:
         return await _settled(tool.body(Made(order, amount, openai_agents.idempotency_key(ctx))))
 
+    def plain(ctx: ToolContext[Any], order: str, amount: float) -> Any:
+        return tool.body(Made(order, amount, openai_agents.idempotency_key(ctx)))
+
     predicate = tool.gated
 
     async def asks(ctx: Any, arguments: dict[str, Any], call_id: str) -> bool:
         return bool(callable(predicate) and predicate(arguments))
 
     made = function_tool(
-        work,
+        plain if tool.plain else work,
         name_override=tool.name,
         description_override=tool.description,
         failure_error_function=(lambda ctx, error: str(error)) if tool.tells else None,

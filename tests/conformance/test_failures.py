@@ -53,6 +53,23 @@ async def test_a_stuck_run_ends_by_itself_with_the_failure(framework: Framework,
     assert failed.value.error_type == "ConnectionError"
 
 
+async def test_a_function_that_raises_the_end_of_an_iterator_fails_its_call(
+    framework: Framework, run_app: RunApp
+) -> None:
+    """No Future takes it: before Python 3.12 whoever waits for such a function waits for ever."""
+
+    def first_of_none(made: Made) -> str:
+        return next(iter([]))
+
+    tool = Tool(body=first_of_none, plain=True)
+    async with run_app(app_of(framework.agent(Script(PAY, "done"), tools=[tool]))) as app:
+        run = await app.client.start("support", "go")
+        with pytest.raises(RunFailedError, match="StopIteration") as failed:
+            await asyncio.wait_for(run.result(), 30)
+
+    assert failed.value.error_type == "RuntimeError"
+
+
 async def test_a_failing_call_has_the_attempts_of_its_policy_with_one_key(
     framework: Framework, run_app: RunApp
 ) -> None:
