@@ -120,6 +120,34 @@ async def test_of_several_judges_the_first_who_is_sure_counts(
         assert [len(judge.asked) for judge in judges] == asked
 
 
+def by_table(table: dict[str, bool | ToolDenied]) -> Rule:
+    """Says the same whatever it is asked, also of calls that it is not asked about."""
+    return lambda requests: DeferredToolResults(approvals=dict(table))
+
+
+async def test_judges_who_also_settle_what_they_were_not_asked_settle_each_call_once(run_app: Running) -> None:
+    calls = [*CALLS, call("refund", "odd", order="odd", amount=7.0)]
+    first = Judge(by_table({"low": True, "mid": ToolDenied("the first says no")}))
+    second = Judge(by_table({"mid": True, "top": True, "unheard-of": True}))
+    script = Script(calls, "done")
+    handlers = [HandleDeferredToolCalls(first), HandleDeferredToolCalls(second)]
+    durable = agent(script, tools=[Tool(refund, requires_approval=True)], capabilities=handlers)
+    async with run_app(Interlock([durable])) as app:
+        run = await app.client.start("support", "refund")
+        (request,) = await app.requests(run, 1)
+        assert request.call_id == "odd"
+        await run.decide(request.request_id, "reject", reason="a person says no")
+        await run.result()
+
+    assert script.results() == {
+        "low": "refunded low 5",
+        "mid": "the first says no",
+        "top": "refunded top 500",
+        "odd": "a person says no",
+    }
+    assert (sorted(first.asked), sorted(second.asked)) == (["low", "mid", "odd", "top"], ["odd", "top"])
+
+
 async def test_a_judge_can_edit_what_runs(run_app: Running) -> None:
     def halves(requests: DeferredToolRequests) -> DeferredToolResults | None:
         (one,) = requests.approvals
