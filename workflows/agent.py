@@ -220,6 +220,8 @@ class AgentWorkflow:
         told = known is not None and known.usage is not None and known.workflow_id not in self._untold
         if told and sub_run.usage is not None:
             return
+        if known is None and sub_run.usage is not None and workflow.patched(names.REPORT_AFTER_RESET):
+            return  # Of an execution under this id that has been started over since.
         # One that is started over, under the same id, tells of its beginning again, and at its end of what it used.
         self._untold.discard(sub_run.workflow_id)
         self._sub_runs[sub_run.workflow_id] = sub_run
@@ -436,7 +438,13 @@ class AgentWorkflow:
             await handle.signal(names.REPORT_SUB_RUN, sub_run)
         except FailureError as error:
             workflow.logger.info("parent.gone", extra={"parent_id": parent.workflow_id})
-            return _NOT_FOUND not in str(error)  # Otherwise it only takes no more signals.
+            is_gone = _NOT_FOUND in str(error)  # Otherwise it only takes no more signals.
+            if is_gone and usage is not None and workflow.patched(names.REPORT_AFTER_RESET):
+                # If it was reset, its next execution has found this run and waits for it.
+                with suppress(FailureError):
+                    now = workflow.get_external_workflow_handle(parent.workflow_id)
+                    await now.signal(names.REPORT_SUB_RUN, sub_run)
+            return not is_gone
         return True
 
 

@@ -6,10 +6,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowHistory
 
-from interlock import Client, Interlock
+from interlock import Client, Interlock, Run
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, running
 from interlock.worker import make_replayer
@@ -58,6 +60,21 @@ async def check_histories(app: Interlock, client: Client) -> None:
         history = await handle.fetch_history()
         assert failed_tasks(history) == []
         await make_replayer(app).replay_workflow(history)
+
+
+async def reset(app: RunningApp, run: Run) -> None:
+    """Have the run begin anew, in another execution, with the messages that it has had."""
+    temporal = app.client.temporal
+    description = await temporal.get_workflow_handle(run.id).describe()
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=description.run_id),
+            reason="a test",
+            workflow_task_finish_event_id=4,
+            request_id="once",
+        )
+    )
 
 
 def failed_tasks(history: WorkflowHistory) -> list[str]:

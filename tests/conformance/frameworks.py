@@ -120,8 +120,8 @@ class Tool:
 
     gated: whether a call needs an approval; a function is asked with the arguments.
     tells: what the body raises is told to the model in place of a result. stops: it stops the run, as an answer that
-    cannot be taken. limit: the time limit of its requests, as people write it.
-    cannot be taken. plain: it is no coroutine, so that it runs in a thread.
+    cannot be taken. limit: the time limit of its requests, as people write it. plain: it is no coroutine, so that it
+    runs in a thread.
     """
 
     name: str = "refund"

@@ -5,12 +5,10 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from interlock import Interlock, Retries, RunFailedError
 from interlock.testing import RunningApp
-from tests.conformance.conftest import RunApp
+from tests.conformance.conftest import RunApp, reset
 from tests.conformance.frameworks import Desk, Framework, Inner, Made, Script, Tool, app_of, ask, call
 
 REFUND = [call("refund", "same", "A-1", 10.0)]
@@ -255,16 +253,7 @@ async def test_a_reset_run_makes_the_key_that_it_made(framework: Framework, run_
     async with run_app(app_of(framework.agent(script, tools=[Tool(body=desk)]))) as app:
         run = await app.client.start("support", "go")
         await run.result()
-        temporal = app.client.temporal
-        description = await temporal.get_workflow_handle(run.id).describe()
-        reset = ResetWorkflowExecutionRequest(
-            namespace=temporal.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=description.run_id),
-            reason="a test",
-            workflow_task_finish_event_id=4,
-            request_id="once",
-        )
-        await temporal.workflow_service.reset_workflow_execution(reset)
+        await reset(app, run)
         await app.client.attach(run.id).result()
 
     first, again = desk.made

@@ -7,8 +7,8 @@ import pytest
 
 from interlock import Run, RunFailedError
 from interlock.contracts.payloads import ApprovalRequest
-from interlock.testing import RunningApp
-from tests.conformance.conftest import RunApp
+from interlock.testing import RunningApp, eventually
+from tests.conformance.conftest import RunApp, reset
 from tests.conformance.frameworks import Desk, Framework, Inner, Said, Script, Tool, app_of, ask, call
 
 PAY = [call("refund", "p", "A-1", 1.0)]
@@ -70,6 +70,30 @@ async def test_the_innermost_agent_of_three_is_approved_after_a_restart(framewor
 
     assert (output.output, output.usage.requests, desk.orders) == ("a done", 6, ["A-1"])
     assert [script.calls for script in scripts] == [2, 2, 2]
+
+
+async def test_what_an_agent_in_a_tool_used_counts_when_the_run_above_was_reset_meanwhile(
+    framework: Framework, run_app: RunApp
+) -> None:
+    desk, inner_script = Desk(), Script(PAY, "inner done")
+    inner = framework.agent(inner_script, name="payer", tools=[Tool(body=desk, gated=True)])
+    script = Script([ask("payer", "d")], "outer done")
+    async with run_app(app_of(framework.agent(script, tools=[Inner("payer", inner, in_body=True)]), inner)) as app:
+        run = await app.client.start("support", "help")
+        request = await sub_run_request(app, run)
+        await reset(app, run)
+        run = app.client.attach(run.id)
+
+        async def waits_again() -> bool:
+            steps = (await run.journal()).steps
+            return [(step.kind, step.status) for step in steps][-1:] == [("tool", "scheduled")]
+
+        await eventually(waits_again)
+        await approve(app, request)
+        output = await run.result()
+
+    assert (desk.orders, inner_script.calls, script.calls) == (["A-1"], 2, 3)
+    assert output.usage.requests == 2 + 2
 
 
 async def test_cancelling_a_run_cancels_the_agents_its_tools_run(framework: Framework, run_app: RunApp) -> None:

@@ -127,6 +127,7 @@ ASK_FOR_HOOKS: Final = "2026-11-ask-for-hooks"
 STRICT_LIMITS: Final = "2026-11-strict-limits"
 END_CALLS_IN_RUNS: Final = "2026-11-end-calls-in-runs"
 REFUSE_GATED_CHILDREN: Final = "2026-11-refuse-gated-children"
+REPORT_AFTER_RESET: Final = "2026-11-report-after-reset"
 # No patch of code: how the names begin under which a run notes what its app says of its reviews.
 REVIEW_OUTPUT: Final = "2026-11-review-output"
 STEPS_OF_OWN_TOOLSETS: Final = "2026-11-steps-of-own-toolsets"
