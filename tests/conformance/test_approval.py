@@ -131,6 +131,7 @@ async def test_the_word_of_an_approval_predicate_is_recorded(framework: Framewor
         await run.result()
 
         assert sorted(desk.orders) == ["A-1", "A-2"]
+        assert sum("approval" in step.summary for step in await run.steps()) == 2
 
 
 async def test_two_requests_for_the_same_call_have_an_answer_each(framework: Framework, run_app: RunApp) -> None:
@@ -179,15 +180,16 @@ async def test_an_approved_call_of_a_tool_that_changed_since_is_asked_about_agai
     new = one_app(framework, script, Tool(body=after, gated=True, description="Pay all of it back, twice."))
     async with run_app(old) as app:
         run = await app.client.start("support", "refund A-1")
-        await app.requests(run, 1)
+        (earlier,) = await app.requests(run, 1)
     async with run_app(new, queue=app.client.task_queue) as app:
-        await run.decide("1", "approve")
+        await run.decide("1", "approve", digest=earlier.digest)
         (request,) = (await app.state(run, partial(asks_for, "2"))).requests
         assert request.description == "Pay all of it back, twice."
-        await run.decide("2", "approve")
+        assert request.digest != earlier.digest
+        await run.decide("2", "approve", digest=request.digest)
         await run.result()
 
-        assert (before.made, after.orders) == ([], ["A-1"])
+        assert (before.made, after.orders, script.calls) == ([], ["A-1"], 2)
 
 
 WRONG: dict[str, Any] = {

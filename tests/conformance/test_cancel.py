@@ -100,6 +100,8 @@ async def test_a_run_that_asks_whether_a_call_happened_can_be_cancelled(framewor
         await run.decide("1", "approve")
         await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
         await cancelled(run)
+        state = await run.state()
+        assert (state.requests, [one.outcome for one in state.settled]) == ([], ["approved", "withdrawn"])
 
     assert desk.orders == ["A-1"]
 

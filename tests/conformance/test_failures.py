@@ -23,19 +23,23 @@ async def stuck(app: RunningApp, run: Run) -> StuckStep:
 
 
 async def test_of_parallel_calls_only_the_one_that_failed_runs_again(framework: Framework, run_app: RunApp) -> None:
-    desk, broken = Desk(), Desk([ConnectionError("unplugged")])
+    desk, broken = Desk(), Desk([ConnectionError("unplugged, password=hunter2")])
     script = Script([call("look", "a", "A-1"), call("refund", "b", "A-2"), call("look", "c", "A-3")], "done")
     tools = [Tool(name="look", body=desk), Tool(body=broken)]
     async with run_app(app_of(framework.agent(script, tools=tools), stuck_seconds=60)) as app:
         run = await app.client.start("support", "go")
         step = await stuck(app, run)
         assert (step.kind, step.error_type, step.agent_path) == ("tool", "ConnectionError", ("support",))
+        assert step.label.startswith("refund: order A-2")
+        assert step.message.startswith("unplugged, password=[masked] (in ")
+        assert step.ends_at - step.since == timedelta(seconds=60)
         with pytest.raises(RefusedError, match="New limits are no help"):
             await run.retry(usage_limits=framework.turns(9))
-        await run.retry()
+        assert (await run.retry()).steps == (step.step_id,)
         output = await run.result()
 
     assert script.results() == {"a": "done A-1", "b": "done A-2", "c": "done A-3"}
+    assert len({made.key for made in broken.made}) == 1
     assert (sorted(desk.orders), broken.orders) == (["A-1", "A-3"], ["A-2", "A-2"])
     assert (script.calls, output.usage.tool_calls) == (2, 3)
 
@@ -75,8 +79,11 @@ async def test_a_failing_call_has_the_attempts_of_its_policy_with_one_key(
 ) -> None:
     desk, script = Desk([ConnectionError(), ConnectionError()]), Script(PAY, [call("refund", "p", "A-1", 5.0)], "done")
     async with run_app(app_of(framework.agent(script, tools=[Tool(body=desk)]), retries=THRICE)) as app:
-        await (await app.client.start("support", "go")).result()
+        run = await app.client.start("support", "go")
+        await run.result()
+        attempts = [(step.kind, step.attempts) for step in await run.steps()]
 
+    assert attempts == [("model", 1), ("tool", 3), ("model", 1), ("tool", 1), ("model", 1)]
     keys = [made.key for made in desk.made]
     assert len(keys) == 4
     assert len(set(keys[:3])) == 1
@@ -294,6 +301,7 @@ async def test_an_approved_call_that_failed_after_its_effect_is_asked_about(
 
     assert desk.orders == ["A-1"]
     assert (question.tool, question.call_id) == ("refund", "p")
+    assert question.arguments == {"order": "A-1", "amount": 5.0}
     assert "Request 1 was approved and the call began, but it ended with ConnectionError" in question.question
     assert "hunter2" not in question.question
     assert script.results() == {"p": "paid, receipt 77"}
@@ -306,7 +314,8 @@ async def test_a_call_that_did_not_happen_runs_now_with_the_same_key(framework: 
         run = await app.client.start("support", "go")
         question = await asked(app, run)
         await run.decide(question.request_id, "not_happened")
-        await app.state(run, lambda state: [one.request_id for one in state.requests] == ["3"])
+        state = await app.state(run, lambda state: [one.request_id for one in state.requests] == ["3"])
+        assert "Request 2 was approved and the call began" in state.requests[0].question
         await run.decide("3", "not_happened")
         await run.result()
 

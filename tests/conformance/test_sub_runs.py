@@ -107,6 +107,8 @@ async def test_cancelling_a_run_cancels_the_agents_its_tools_run(framework: Fram
             with pytest.raises(RunFailedError) as ended:
                 await one.result()
             assert ended.value.status == "cancelled"
+        state = await app.client.attach(request.workflow_id).state()
+        assert (state.requests, [one.outcome for one in state.settled]) == ([], ["withdrawn"])
 
 
 def breaks(said: list[Said]) -> str:

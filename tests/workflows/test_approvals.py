@@ -14,7 +14,6 @@ from temporalio.workflow import ChildWorkflowConfig
 from interlock import Interlock, RefusedError, RunFailedError
 from interlock.adapters.pydantic_ai import Durable
 from interlock.contracts.errors import MisconfiguredError
-from interlock.testing import eventually
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, user_texts
 
@@ -34,69 +33,27 @@ class Refunds:
         return Tool(self.refund, requires_approval=True)
 
 
-async def eventually_made(refunds: Refunds, count: int) -> None:
-    async def made() -> bool:
-        return len(refunds.made) == count
-
-    await eventually(made)
-
-
 def two_refunds() -> list[ToolCallPart]:
     return [call("refund", "a", order="A-1", amount=10.0), call("refund", "b", order="A-2", amount=20.0)]
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"),
-    [("too much", "too much"), ("", "The tool call was denied."), ("  ", "The tool call was denied.")],
-)
-async def test_the_model_reads_why_a_call_was_rejected(run_app: Running, reason: str, told: str) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund A-1")
-        await app.requests(run, 1)
-        await run.decide("1", "reject", reason=reason)
-        output = await run.result()
-
-        assert refunds.made == []
-        assert script.results() == {"a": told}
-        assert script.outcomes() == {"a": "denied"}
-        assert output.usage.tool_calls == 0
-
-
-async def test_edited_arguments_are_what_runs_and_the_model_is_told(run_app: Running) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund A-1")
-        await app.requests(run, 1)
-        with pytest.raises(RefusedError, match=r"do not fit 'refund': amount: .*The request stays open"):
-            await run.decide("1", "approve", arguments={"order": "A-1", "amount": "lots"})
-        with pytest.raises(RefusedError, match="extra"):
-            await run.decide("1", "approve", arguments={"order": "A-1", "amount": 1, "extra": True})
-        await run.decide("1", "approve", arguments={"order": "A-1", "amount": 4})
-        await run.result()
-
-        assert refunds.made == [("A-1", 4.0)]
-        (note,) = user_texts(script.asked[-1])
-        assert '{"order":"A-1","amount":4.0}' in note
-        (settled,) = (await run.state()).settled
-        assert (settled.outcome, settled.edited) == ("approved", True)
-
-
-@pytest.mark.parametrize(("asked", "edited"), [(1, True), (1, 1.0), (0, False)], ids=str)
-async def test_an_edit_of_nothing_but_a_values_type_runs(run_app: Running, asked: Any, edited: Any) -> None:
+async def test_an_edit_of_nothing_but_a_values_type_runs(run_app: Running) -> None:
     ran: list[Any] = []
 
     def take(value: Any) -> None:
         ran.append(value)
 
-    script = Script([call("take", "a", value=asked)], "done")
+    edits: list[tuple[Any, Any]] = [(1, True), (1, 1.0), (0, False)]
+    script = Script([call("take", str(n), value=asked) for n, (asked, _) in enumerate(edits)], "done")
     async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
         run = await app.client.start("support", "go")
-        await app.requests(run, 1)
-        await run.decide("1", "approve", arguments={"value": edited})
+        requests = {request.call_id: request for request in await app.requests(run, len(edits))}
+        for n, (_, edited) in enumerate(edits):
+            await run.decide(requests[str(n)].request_id, "approve", arguments={"value": edited})
+            await app.state(run, lambda _, n=n: len(ran) == n + 1)  # type: ignore[misc]
         await run.result()
 
-        assert [(type(value), value) for value in ran] == [(type(edited), edited)]
+        assert [(type(value), value) for value in ran] == [(type(edited), edited) for _, edited in edits]
 
 
 async def test_a_tool_that_asks_by_itself_is_asked_about_once(run_app: Running) -> None:
@@ -132,29 +89,6 @@ async def test_a_tool_that_asks_again_although_approved_ends_the_run_by_name(run
         await run.decide("1", "approve")
         with pytest.raises(RunFailedError, match="'refund' asked for an approval again"):
             await run.result()
-
-
-async def test_the_word_of_an_approval_predicate_is_recorded(run_app: Running) -> None:
-    refunds, said = Refunds(), set[float]()
-
-    def over_limit(ctx: RunContext[Any], tool_def: ToolDefinition, args: dict[str, Any]) -> bool:
-        """Says the truth once for each amount, and when a replay asks again, the contrary."""
-        first = args["amount"] not in said
-        said.add(args["amount"])
-        return bool(args["amount"] > 15) is first
-
-    toolset = FunctionToolset([refunds.refund], id="refunds").approval_required(over_limit)
-    script = Script(two_refunds(), "done")
-    async with run_app(Interlock([agent(script, toolsets=[toolset])])) as app:
-        run = await app.client.start("support", "refund both")
-        (request,) = await app.requests(run, 1)
-        assert request.arguments == {"order": "A-2", "amount": 20.0}
-        await run.decide("1", "approve")
-        await run.result()
-
-        assert sorted(refunds.made) == [("A-1", 10.0), ("A-2", 20.0)]
-        recorded = [step.summary for step in await run.steps() if "approval" in step.summary]
-        assert sorted(recorded) == ["refund needs approval", "refund needs no approval"]
 
 
 async def test_an_arguments_validator_can_ask_and_its_call_does_not_wait_for_others(run_app: Running) -> None:
@@ -230,16 +164,6 @@ async def test_the_reviewer_sees_the_arguments_as_the_tool_gets_them(run_app: Ru
         assert refunds.made == [("A-1", 50.0)]
 
 
-async def test_invalid_arguments_ask_nobody(run_app: Running) -> None:
-    refunds = Refunds()
-    script = Script([call("refund", "a", order="A-1", amount="much")], "sorry")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund")
-
-        assert (await run.result()).output == "sorry"
-        assert (await run.state()).settled == []
-
-
 async def test_the_reviewer_sees_no_secrets_and_the_tool_gets_them(run_app: Running) -> None:
     got: list[dict[str, Any]] = []
 
@@ -261,40 +185,6 @@ async def test_the_reviewer_sees_no_secrets_and_the_tool_gets_them(run_app: Runn
 
         assert got == [{**secrets, "target": "staging"}]
         assert all("123456" not in step.summary and "abcdef" not in step.summary for step in await run.steps())
-
-
-async def test_usage_and_limits_cover_both_sides_of_a_pause(run_app: Running) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund", usage_limits={"request_limit": 1})
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-        with pytest.raises(RunFailedError, match="request_limit of 1") as failed:
-            await run.result()
-        assert failed.value.error_type == "UsageLimitExceeded"
-
-        run = await app.client.start("support", "refund", usage_limits={"request_limit": 2})
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-        usage = (await run.result()).usage
-        assert (usage.requests, usage.tool_calls) == (2, 1)
-
-
-async def test_waiting_is_not_a_failure(run_app: Running) -> None:
-    refunds, script = Refunds(), Script([call("refund", "a", order="A-1", amount=10.0)], "done")
-    async with run_app(Interlock([agent(script, tools=[refunds.gated()])])) as app:
-        run = await app.client.start("support", "refund")
-        await app.requests(run, 1)
-
-        report = await run.report()
-        assert (report.status, report.error) == ("awaiting_approval", None)
-        assert [step.status for step in await run.steps()] == ["completed"]
-        description = await app.client.temporal.get_workflow_handle(run.id).describe()
-        attributes = description.search_attributes
-        assert attributes["InterlockStatus"] == ["awaiting_approval"]
-        assert attributes["InterlockPendingApprovals"] == [1]
-        await run.decide("1", "approve")
-        await run.result()
 
 
 async def test_a_deferred_call_waits_for_its_result_from_outside(run_app: Running) -> None:

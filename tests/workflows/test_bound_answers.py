@@ -1,8 +1,6 @@
 """An answer never reaches a call that the reviewer did not see."""
 
-import asyncio
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -23,37 +21,6 @@ from tests.workflows.scripts import Script, agent, call
 
 def asking_about(tool: Callable[..., str], script: Script) -> Interlock:
     return Interlock([agent(script, tools=[Tool(tool, name="refund", requires_approval=True)])])
-
-
-async def test_a_tool_that_changed_after_the_question_is_asked_about_again(server: EmbeddedServer) -> None:
-    ran: list[str] = []
-
-    def before(order: str, amount: Decimal) -> str:
-        """Refund an order."""
-        ran.append(f"before {order} {amount}")
-        return "before"
-
-    def after(order: str, amount: Decimal) -> str:
-        """Refund an order and all others of its customer."""
-        ran.append(f"after {order} {amount}")
-        return "after"
-
-    script = Script([call("refund", "a", order="A-1", amount="2.50")], "done")
-    async with running(asking_about(before, script), server) as app:
-        run = await app.client.start("support", "refund")
-        (request,) = await app.requests(run, 1)
-        task_queue = app.client.task_queue
-    async with running(asking_about(after, script), server, task_queue=task_queue) as app:
-        run = app.client.attach(run.id)
-        await run.decide(request.request_id, "approve", digest=request.digest)
-        (again,) = (await app.state(run, lambda state: [one.request_id for one in state.requests] == ["2"])).requests
-        assert ran == []
-        assert again.digest != request.digest
-        await run.decide(again.request_id, "approve", digest=again.digest)
-        await run.result()
-
-        assert ran == ["after A-1 2.50"]
-        assert script.calls == 2
 
 
 async def test_an_answer_is_refused_when_a_new_build_would_run_other_arguments(server: EmbeddedServer) -> None:
@@ -140,19 +107,3 @@ def test_a_tool_of_another_schema_or_description_is_another_tool() -> None:
     assert fingerprint(by_number) == fingerprint(by_number)
     assert fingerprint(by_number) != fingerprint(by_name)
     assert fingerprint(by_number) != fingerprint(by_number, "Refund all orders.")
-
-
-async def test_an_answer_for_an_earlier_execution_of_the_run_is_refused(server: EmbeddedServer) -> None:
-    script = Script([call("refund", "a")], "done")
-    async with running(
-        Interlock([agent(script, tools=[Tool(lambda: "x", name="refund", requires_approval=True)])]), server
-    ) as app:
-        run = await app.client.start("support", "go", id="again-" + app.client.task_queue)
-        (first,) = await app.requests(run, 1)
-        await run.decide("1", "reject", digest=first.digest)
-        await run.result()
-        run = await app.client.start("support", "go", id=run.id, restart=True)
-        (second,) = await app.requests(run, 1)
-        with pytest.raises(RefusedError, match="not the one this answer was given for"):
-            await run.decide("1", "approve", digest=first.digest)
-        await asyncio.gather(run.decide("1", "reject", digest=second.digest), run.result())

@@ -250,21 +250,6 @@ async def test_cancelling_withdraws_a_call_for_a_result(run_app: Running) -> Non
         await has_withdrawn(run, 1)
 
 
-async def test_cancelling_withdraws_the_question_whether_a_call_happened(run_app: Running) -> None:
-    def work(order: str) -> None:
-        raise OSError("after the effect")
-
-    tools = [Tool(work, name="work", requires_approval=True)]
-    async with run_app(Interlock([agent(Script(CALL, "done"), tools=tools)])) as app:
-        run = await app.client.start("support", "go")
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-        await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
-        await cancelled(app, run)
-
-        await has_withdrawn(run, 1)
-
-
 async def test_a_run_that_is_about_to_ask_can_be_cancelled(run_app: Running) -> None:
     in_line, modelling, tooling = asyncio.Event(), Diary(), Diary()
 
@@ -309,27 +294,6 @@ async def inner_run(app: RunningApp, run: Run) -> Run:
     inner = app.client.attach(state.sub_runs[0].workflow_id)
     await app.requests(inner, 2)
     return inner
-
-
-async def test_cancelling_cancels_the_runs_of_the_agents_in_its_tools(run_app: Running) -> None:
-    inner = gated("inner")
-    async with run_app(Interlock([with_an_agent_in_its_tool(inner), inner])) as app:
-        run = await app.client.start("outer", "go")
-        below = await inner_run(app, run)
-        await cancelled(app, run)
-
-        assert (await below.report()).status == "cancelled"
-        await has_withdrawn(below, 2)
-
-
-async def test_cancelling_withdraws_the_requests_of_an_agent_that_runs_in_the_workflow(run_app: Running) -> None:
-    inner = gated("inner")
-    async with run_app(Interlock([with_an_agent_in_its_tool(inner, {"temporal": False}), inner])) as app:
-        run = await app.client.start("outer", "go")
-        await app.requests(run, 2)
-        await cancelled(app, run)
-
-        await has_withdrawn(run, 2)
 
 
 async def test_terminating_a_run_cancels_the_runs_of_the_agents_in_its_tools(run_app: Running) -> None:

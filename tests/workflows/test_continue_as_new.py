@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import RunContext, Tool
-from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.messages import ModelMessage
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import RetryPolicy
 
@@ -44,10 +44,6 @@ def is_listed_once(app: RunningApp, run: Run) -> Callable[[], Awaitable[bool]]:
         return [one.status for one in await app.client.runs() if one.workflow_id == run.id] == ["completed"]
 
     return is_it
-
-
-def answered(messages: list[ModelMessage]) -> int:
-    return sum(isinstance(message, ModelResponse) for message in messages)
 
 
 def asks_for(request_id: str, state: RunState) -> bool:
@@ -104,30 +100,6 @@ async def test_a_run_that_went_on_is_reported_from_its_first_start_with_the_exec
         assert report.started_at == first.start_time
         assert report.run_id == last.run_id
         assert report.continued_from == before.run_id
-
-
-async def test_a_run_that_waits_for_a_person_does_not_go_on_elsewhere_until_it_is_decided(run_app: Running) -> None:
-    paid: list[int] = []
-
-    def pay(amount: int) -> str:
-        paid.append(amount)
-        return f"paid {amount}"
-
-    script = Script(*([call("pay", f"p{number}", amount=number)] for number in range(6)), "done")
-    async with run_app(Interlock([agent(script, tools=[Tool(pay, requires_approval=True)])])) as app:
-        run = await app.client.start("support", "go")
-        for number in range(6):
-            state = await app.state(run, partial(asks_for, str(number + 1)))
-            (request,) = state.requests
-            await run.decide(request.request_id, "approve", digest=request.digest)
-            with pytest.raises(RefusedError):
-                await run.decide(request.request_id, "approve", digest=request.digest)
-        output = await run.result()
-
-        assert output.output == "done"
-        assert paid == list(range(6))
-        assert [one.request_id for one in (await run.state()).settled] == ["1", "2", "3", "4", "5", "6"]
-        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in await executions(app, run)
 
 
 async def test_a_watched_run_shows_the_steps_of_all_its_executions(run_app: Running) -> None:

@@ -1,19 +1,13 @@
 """Idempotency keys: the same for one call whatever happens to it, and another for every other call."""
 
-from datetime import timedelta
 from typing import Any
 
 from pydantic_ai import RunContext, Tool
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.common import RetryPolicy
 
 from interlock import Interlock
 from interlock.adapters.pydantic_ai import idempotency_key
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
-
-AT_ONCE = {"retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=10))}
 
 
 class Keys:
@@ -28,31 +22,6 @@ class Keys:
         if len(self.seen) <= self._failures:
             raise OSError("try again")
         return "paid"
-
-
-async def test_a_reset_run_makes_the_same_key_and_one_started_over_another(run_app: Running) -> None:
-    keys = Keys()
-    script = Script([call("pay", "a", order="A-1")], "done")
-    async with run_app(Interlock([agent(script, tools=[keys.pay])])) as app:
-        run = await app.client.start("support", "go", id=f"reset-{app.client.task_queue}")
-        await run.result()
-        temporal = app.client.temporal
-        description = await temporal.get_workflow_handle(run.id).describe()
-        reset = ResetWorkflowExecutionRequest(
-            namespace=temporal.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=description.run_id),
-            reason="a test",
-            workflow_task_finish_event_id=4,
-            request_id="once",
-        )
-        await temporal.workflow_service.reset_workflow_execution(reset)
-        await app.client.attach(run.id).result()
-        over = await app.client.start("support", "go", id=run.id, restart=True)
-        await over.result()
-
-    first, after_reset, started_over = keys.seen
-    assert first == after_reset
-    assert first != started_over
 
 
 async def test_an_approved_call_has_one_key_from_asking_to_running(run_app: Running) -> None:

@@ -15,9 +15,9 @@ from interlock.contracts import names
 from interlock.contracts.payloads import Decision
 from interlock.server import EmbeddedServer
 from interlock.testing import eventually, running
+from tests.conformance.test_sub_runs import sub_run_request
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
-from tests.workflows.test_sub_agents import sub_run_request
 
 
 def refund(order: str, amount: float) -> str:

@@ -20,12 +20,9 @@ TOGETHER = [call("pay", "p", amount=5), call("picky", "q")]
 class Shop:
     """`pay` works until it is let go; `picky` fails the run while `pay` is at work."""
 
-    def __init__(self, *, lets_go: bool = False) -> None:
+    def __init__(self) -> None:
         self.begun, self.free = asyncio.Event(), asyncio.Event()
-        self.error: Exception | None = None
         self.seen: list[str] = []
-        if lets_go:
-            self.free.set()
 
     async def pay(self, amount: int) -> str:
         self.seen.append("begun")
@@ -36,8 +33,6 @@ class Shop:
             self.seen.append("cancelled")
             raise
         self.seen.append("returned")
-        if self.error:
-            raise self.error
         return f"paid {amount}"
 
     async def picky(self) -> str:
@@ -62,31 +57,20 @@ async def approved(app: RunningApp, run: Run) -> None:
     await run.decide(request.request_id, "approve")
 
 
-IN_A_WORKFLOW = {"temporal": {"child_workflow": ChildWorkflowConfig()}}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"requires_approval": True}, {"metadata": {"temporal": False}}, {"metadata": IN_A_WORKFLOW}],
-    ids=["ungated", "approved", "in the run", "in a workflow of its own"],
-)
-async def test_a_call_at_work_keeps_its_result_when_another_one_fails_the_run(
-    run_app: Running, options: dict[str, Any]
+async def test_a_call_in_a_workflow_of_its_own_keeps_its_result_when_another_one_fails_the_run(
+    run_app: Running,
 ) -> None:
     shop = Shop()
 
-    async def in_steps(amount: int) -> str:
+    async def pay(amount: int) -> str:
         return str((await worker.run("pay")).output)
 
     script = Script(TOGETHER, "done")
     worker = agent(Script([call("pay", "x", amount=5)], "paid 5"), name="worker", tools=[Tool(shop.pay)])
-    in_workflow = "metadata" in options
-    pay = Tool(in_steps, name="pay", **options) if in_workflow else Tool(shop.pay, **options)
-    tools = [pay, Tool(shop.picky, max_retries=0)]
+    in_a_workflow = {"temporal": {"child_workflow": ChildWorkflowConfig()}}
+    tools = [Tool(pay, metadata=in_a_workflow), Tool(shop.picky, max_retries=0)]
     async with run_app(Interlock([agent(script, tools=tools), worker], settings=HOUR)) as app:
         run = await app.client.start("support", "go")
-        if "requires_approval" in options:
-            await approved(app, run)
         await failed(run)
         assert (await app.state(run, lambda state: True)).stuck == []
         shop.free.set()
@@ -97,102 +81,6 @@ async def test_a_call_at_work_keeps_its_result_when_another_one_fails_the_run(
 
         assert shop.seen == ["begun", "returned"]
         assert script.results() == {"p": "paid 5", "q": "The tool call was interrupted before a result was produced."}
-
-
-async def test_an_approved_call_that_fails_beside_is_asked_about_before_the_run_is_stuck(run_app: Running) -> None:
-    shop, script = Shop(), Script(TOGETHER, "done")
-    shop.error = ConnectionError("reset")
-    async with run_app(Interlock([agent(script, tools=shop.tools(requires_approval=True))], settings=HOUR)) as app:
-        run = await app.client.start("support", "go")
-        await approved(app, run)
-        await failed(run)
-        shop.free.set()
-        (question,) = (await app.state(run, lambda state: bool(state.requests))).requests
-        assert question.kind == "outcome"
-        await run.decide(question.request_id, "happened", result="receipt 77")
-        await app.state(run, lambda state: bool(state.stuck))
-        await run.retry()
-        await run.result()
-
-        assert shop.seen == ["begun", "returned"]
-        assert script.results()["p"] == "receipt 77"
-
-
-async def test_a_question_whether_a_call_happened_stays_open_when_another_call_fails_the_run(run_app: Running) -> None:
-    shop, script = Shop(lets_go=True), Script(TOGETHER, "done")
-    shop.error = ConnectionError("reset")
-    again = asyncio.Event()
-
-    async def picky() -> str:
-        await again.wait()
-        raise ModelRetry("not so")
-
-    tools = [Tool(shop.pay, requires_approval=True), Tool(picky, max_retries=0)]
-    async with run_app(Interlock([agent(script, tools=tools)], settings=HOUR)) as app:
-        run = await app.client.start("support", "go")
-        await approved(app, run)
-        await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
-        again.set()
-        await failed(run)
-        (question,) = await app.requests(run, 1)
-        await run.decide(question.request_id, "happened", result="receipt 77")
-        state = await app.state(run, lambda state: bool(state.stuck))
-        await run.retry()
-        await run.result()
-
-        assert [one.outcome for one in state.settled] == ["approved", "happened"]
-        assert script.results()["p"] == "receipt 77"
-
-
-async def test_a_call_that_waits_for_its_approval_is_withdrawn_when_another_one_fails_the_run(run_app: Running) -> None:
-    shop, script = Shop(lets_go=True), Script(TOGETHER, [call("pay", "again", amount=5)], "done")
-    asked = asyncio.Event()
-
-    async def picky() -> str:
-        await asked.wait()
-        raise ModelRetry("not so")
-
-    tools = [Tool(shop.pay, requires_approval=True), Tool(picky, max_retries=0)]
-    async with run_app(Interlock([agent(script, tools=tools)], settings=HOUR)) as app:
-        run = await app.client.start("support", "go")
-        await app.requests(run, 1)
-        asked.set()
-        state = await app.state(run, lambda state: bool(state.stuck))
-        assert (state.requests, [one.outcome for one in state.settled]) == ([], ["withdrawn"])
-        await run.retry()
-        await approved(app, run)
-        await run.result()
-
-        assert shop.seen == ["begun", "returned"]
-        assert script.results()["again"] == "paid 5"
-
-
-async def test_a_run_that_nobody_retries_ends_after_its_calls_have_settled(run_app: Running) -> None:
-    shop, script = Shop(), Script(TOGETHER)
-    async with run_app(Interlock([agent(script, tools=shop.tools(requires_approval=True))])) as app:
-        run = await app.client.start("support", "go")
-        await approved(app, run)
-        await failed(run)
-        shop.free.set()
-        with pytest.raises(RunFailedError, match="picky"):
-            await run.result()
-        steps = (await run.journal()).steps
-
-        assert [step.status for step in steps if (step.kind, step.name) == ("tool", "pay")] == ["completed"]
-
-
-async def test_a_call_that_has_to_settle_is_cancelled_with_its_run(run_app: Running) -> None:
-    shop, script = Shop(), Script(TOGETHER)
-    async with run_app(Interlock([agent(script, tools=shop.tools(requires_approval=True))], settings=HOUR)) as app:
-        run = await app.client.start("support", "go")
-        await approved(app, run)
-        await failed(run)
-        await run.cancel()
-        with pytest.raises(RunFailedError) as ended:
-            await run.result()
-
-        assert ended.value.status == "cancelled"
-        assert shop.seen == ["begun", "cancelled"]
 
 
 class Impatient(AbstractCapability[Any]):

@@ -1,7 +1,7 @@
 """Agents that tools run: their own steps, their own requests, and nothing twice."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,92 +10,12 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.exceptions import CallDeferred
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.common import RetryPolicy
 
 from interlock import Client, Interlock, RefusedError, Run, RunFailedError
-from interlock.contracts.payloads import ApprovalRequest, Parent, RunInput
-from interlock.testing import RunningApp
+from interlock.contracts.payloads import Parent, RunInput
 from interlock.worker import SubRunsThroughClient
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call, prompt_of
-
-ONE_TRY = {"retry_policy": RetryPolicy(maximum_attempts=1), "start_to_close_timeout": timedelta(seconds=10)}
-
-
-async def sub_run_request(app: RunningApp, run: Run, *, depth: int = 1) -> ApprovalRequest:
-    """The request that the run of an agent in a tool waits with."""
-    for _ in range(depth):
-        (sub_run,) = (await app.state(run, lambda state: bool(state.sub_runs))).sub_runs
-        run = app.client.attach(sub_run.workflow_id)
-    (request,) = await app.requests(run, 1)
-    return request
-
-
-async def test_a_gated_call_of_an_agent_in_a_tool_waits_with_the_path_of_agents(run_app: Running) -> None:
-    paid: list[str] = []
-
-    def pay(order: str) -> str:
-        paid.append(order)
-        return f"paid {order}"
-
-    inner_script = Script([call("pay", "p", order="A-1")], "inner done")
-    inner = agent(inner_script, name="payer", tools=[Tool(pay, requires_approval=True)])
-    entered: list[str] = []
-
-    async def delegate(task: str) -> Any:
-        entered.append(task)
-        return (await inner.run(task)).output
-
-    outer_script = Script([call("delegate", "d", task="pay A-1")], "outer done")
-    outer = agent(outer_script, name="support", tools=[delegate])
-    async with run_app(Interlock([outer, inner])) as app:
-        run = await app.client.start("support", "help")
-        request = await sub_run_request(app, run)
-        assert request.agent_path == ("support", "payer")
-        assert request.workflow_id.startswith(f"{run.id}/payer-")
-        state = await app.state(run, lambda state: bool(state.sub_runs))
-        assert [(sub.workflow_id, sub.usage) for sub in state.sub_runs] == [(request.workflow_id, None)]
-        await app.client.attach(request.workflow_id).decide(request.request_id, "approve", digest=request.digest)
-        output = await run.result()
-
-        assert output.output == "outer done"
-        assert outer_script.results() == {"d": "inner done"}
-        assert (paid, entered) == (["A-1"], ["pay A-1"])
-        assert (inner_script.calls, outer_script.calls) == (2, 2)
-        # The usage of the agent in the tool counts, once.
-        assert output.usage.requests == 4
-
-
-async def test_three_agents_deep(run_app: Running) -> None:
-    def pay() -> str:
-        return "paid"
-
-    scripts = [
-        Script([call("pay", "p")], "c done"),
-        Script([call("to_c", "c")], "b done"),
-        Script([call("to_b", "b")], "a done"),
-    ]
-    c = agent(scripts[0], name="c", tools=[Tool(pay, requires_approval=True)])
-
-    async def to_c() -> Any:
-        return (await c.run("go")).output
-
-    b = agent(scripts[1], name="b", tools=[to_c])
-
-    async def to_b() -> Any:
-        return (await b.run("go")).output
-
-    a = agent(scripts[2], name="a", tools=[to_b])
-    async with run_app(Interlock([a, b, c])) as app:
-        run = await app.client.start("a", "go")
-        request = await sub_run_request(app, run, depth=2)
-        assert request.agent_path == ("a", "b", "c")
-        await app.client.attach(request.workflow_id).decide(request.request_id, "approve")
-        output = await run.result()
-
-        assert output.output == "a done"
-        assert [script.calls for script in scripts] == [2, 2, 2]
-        assert output.usage.requests == 6
 
 
 class Order(BaseModel):
@@ -139,35 +59,6 @@ async def test_two_agents_at_once_in_one_tool_are_two_runs(run_app: Running) -> 
         assert inner_script.calls == 2
 
 
-async def test_a_tool_that_runs_in_the_workflow_has_its_agents_calls_as_steps_of_the_run(run_app: Running) -> None:
-    def pay() -> str:
-        return "paid"
-
-    inner_script = Script([call("pay", "p")], "inner done")
-    inner = agent(inner_script, name="payer", tools=[Tool(pay, requires_approval=True)])
-
-    async def delegate() -> Any:
-        return (await inner.run("go")).output
-
-    outer_script = Script([call("delegate", "d")], "done")
-    outer = agent(outer_script, tools=[Tool(delegate, metadata={"temporal": False})])
-    async with run_app(Interlock([outer, inner])) as app:
-        run = await app.client.start("support", "help")
-        (request,) = await app.requests(run, 1)
-        assert request.agent_path == ("support", "payer")
-        await run.decide("1", "approve")
-        output = await run.result()
-
-        assert outer_script.results() == {"d": "inner done"}
-        assert [step.agent for step in await run.steps() if step.kind == "model"] == [
-            "support",
-            "payer",
-            "payer",
-            "support",
-        ]
-        assert output.usage.requests == 4
-
-
 async def test_a_call_id_that_two_agents_of_a_run_share_does_not_name_a_request(run_app: Running) -> None:
     def render() -> str:
         raise CallDeferred
@@ -191,53 +82,6 @@ async def test_a_call_id_that_two_agents_of_a_run_share_does_not_name_a_request(
 
         assert outer_script.results() == {"same": "for support", "d": "inner done"}
         assert inner_script.results() == {"same": "for inner"}
-
-
-async def test_a_failed_agent_in_a_tool_fails_the_run_with_its_reason(run_app: Running) -> None:
-    inner = agent(Script(lambda messages: 1 / 0), name="worker", durable={"model_activity_config": ONE_TRY})  # type: ignore[arg-type,return-value]
-
-    async def delegate() -> Any:
-        return (await inner.run("go")).output
-
-    outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
-    async with run_app(Interlock([outer, inner])) as app:
-        run = await app.client.start("support", "help")
-        with pytest.raises(RunFailedError, match=r"Agent 'worker' failed \(ZeroDivisionError\): division by zero"):
-            await run.result()
-
-
-async def test_an_agent_in_a_tool_that_the_app_does_not_have_is_refused_by_name(run_app: Running) -> None:
-    inner = agent(Script("done"), name="stranger")
-
-    async def delegate() -> Any:
-        return (await inner.run("go")).output
-
-    outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
-    async with run_app(Interlock([outer])) as app:
-        run = await app.client.start("support", "help")
-        with pytest.raises(RunFailedError, match=r"Agent 'stranger' is run by a tool .* Add it to Interlock"):
-            await run.result()
-
-
-async def test_cancelling_a_run_cancels_the_agents_its_tools_run(run_app: Running) -> None:
-    inner = agent(
-        Script([call("pay", "p")], "x"), name="payer", tools=[Tool(lambda: "x", name="pay", requires_approval=True)]
-    )
-
-    async def delegate() -> Any:
-        return (await inner.run("go")).output
-
-    outer = agent(Script([call("delegate", "d")], "done"), tools=[delegate])
-    async with run_app(Interlock([outer, inner])) as app:
-        run = await app.client.start("support", "help")
-        request = await sub_run_request(app, run)
-        await run.cancel()
-        with pytest.raises(RunFailedError) as ended:
-            await run.result()
-        assert ended.value.status == "cancelled"
-        with pytest.raises(RunFailedError) as ended:
-            await app.client.attach(request.workflow_id).result()
-        assert ended.value.status == "cancelled"
 
 
 async def test_an_agent_whose_parent_has_ended_before_it_began_does_nothing(run_app: Running) -> None:

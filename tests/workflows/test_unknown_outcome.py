@@ -1,7 +1,5 @@
 """An approved call of which nobody knows whether it happened is never run again: a person looks, and says so."""
 
-import asyncio
-import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -53,53 +51,6 @@ async def asked(app: RunningApp, run: Run) -> ApprovalRequest:
 
 
 PAY = [call("pay", "p", amount=5)]
-
-
-async def test_a_call_that_raised_after_its_effect_is_asked_about_and_not_run_again(run_app: Running) -> None:
-    bank, script = Bank(ConnectionError("reset by peer, token=hunter2")), Script(PAY, "done")
-    async with run_app(bank_app(script, bank)) as app:
-        run = await app.client.start("support", "go")
-        question = await asked(app, run)
-        await run.decide(question.request_id, "happened", result="paid 5, receipt 77", digest=question.digest, by="ann")
-        await run.result()
-        state = await run.state()
-
-        assert bank.paid == [5]
-        assert (question.tool, question.arguments, question.call_id) == ("pay", {"amount": 5}, "p")
-        assert "Request 1 was approved and the call began, but it ended with ConnectionError" in question.question
-        assert "hunter2" not in question.question
-        assert script.results() == {"p": "paid 5, receipt 77"}
-        assert [(one.request_id, one.outcome) for one in state.settled] == [("1", "approved"), ("2", "happened")]
-        assert state.settled[1].by == "ann"
-
-
-async def test_a_call_that_did_not_happen_runs_now_and_is_not_approved_again(run_app: Running) -> None:
-    bank, script = Bank(ConnectionError()), Script(PAY, "done")
-    async with run_app(bank_app(script, bank)) as app:
-        run = await app.client.start("support", "go")
-        question = await asked(app, run)
-        await run.decide(question.request_id, "not_happened")
-        await run.result()
-
-        assert bank.paid == [5, 5]
-        assert len(set(bank.keys)) == 1
-        assert script.results() == {"p": "paid 5"}
-        assert script.calls == 2
-
-
-async def test_a_call_that_fails_again_is_asked_about_again(run_app: Running) -> None:
-    bank, script = Bank(ConnectionError(), ConnectionError()), Script(PAY, "done")
-    async with run_app(bank_app(script, bank)) as app:
-        run = await app.client.start("support", "go")
-        first = await asked(app, run)
-        await run.decide(first.request_id, "not_happened")
-        state = await app.state(run, lambda state: [one.request_id for one in state.requests] == ["3"])
-        await run.decide("3", "happened", result="paid")
-        await run.result()
-
-        assert [one.kind for one in state.requests] == ["outcome"]
-        assert "Request 2 was approved and the call began" in state.requests[0].question
-        assert bank.paid == [5, 5]
 
 
 @pytest.mark.parametrize("error", [ModelRetry("not so"), ToolFailed("no")], ids=["ModelRetry", "ToolFailed"])
@@ -202,35 +153,3 @@ async def test_an_answer_to_the_approval_does_not_settle_the_question_that_follo
             await run.result()
 
         assert (await run.state()).settled[-1].outcome == "withdrawn"
-
-
-async def test_a_lost_worker_leaves_a_question_not_a_second_payment(server: EmbeddedServer) -> None:
-    """The worker is stopped in the middle of the call, without a word: as a crash looks to the server."""
-    begun = asyncio.Event()
-    paid: list[int] = []
-
-    async def pay(amount: int) -> str:
-        paid.append(amount)
-        begun.set()
-        await asyncio.sleep(30)
-        return "paid"
-
-    script = Script(PAY, "done")
-    quick = {"activity_config": {"heartbeat_timeout": timedelta(seconds=1)}}
-    app_of = Interlock([agent(script, tools=[Tool(pay, requires_approval=True)], durable=quick)], retries=QUICK)
-    queue = f"lost-{uuid.uuid4().hex[:8]}"
-    async with running(app_of, server, task_queue=queue, graceful_shutdown_timeout=timedelta(0)) as app:
-        client = app.client
-        client.task_queue = queue
-        run = await client.start("support", "go")
-        await app.requests(run, 1)
-        await run.decide("1", "approve")
-        await asyncio.wait_for(begun.wait(), 20)
-    async with running(app_of, server, task_queue=queue) as app:
-        run = app.client.attach(run.id)
-        state = await app.state(run, lambda state: [one.kind for one in state.requests] == ["outcome"])
-        await run.decide(state.requests[0].request_id, "happened", result="paid, says the bank")
-        await run.result()
-
-        assert paid == [5]
-        assert script.results() == {"p": "paid, says the bank"}
