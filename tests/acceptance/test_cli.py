@@ -1,5 +1,6 @@
 """The installed program against a real server: what people type, what they see, and what scripts get."""
 
+import asyncio
 import io
 import json
 import os
@@ -714,6 +715,22 @@ def test_an_unknown_agent_or_model_or_dependencies_of_the_wrong_form_end_the_sta
     assert document["status"] == "failed"
     assert document["error"].startswith("UnknownAgentError")
     assert "nomodel" in program("runs", "start", "support", "--prompt", "x", "--model", "nomodel", status=1).error
+
+
+def test_the_answer_that_a_run_goes_on_from_is_given_to_it(program: Program) -> None:
+    """This agent's framework takes none, and says so; what is given is in the run's input all the same."""
+    goes_on = ("--previous-response-id", "resp_1", "--auto-previous-response-id")
+    said = program("runs", "start", "support", "--prompt", "x", "--id", "goes-on", *goes_on, status=1)
+    assert "take no previous_response_id" in said.error
+
+    async def given() -> dict[str, Any]:
+        client = await Client.connect(program.environment["TEMPORAL_ADDRESS"])
+        (first, *_) = (await client.temporal.get_workflow_handle("goes-on").fetch_history()).events
+        document: dict[str, Any] = json.loads(first.workflow_execution_started_event_attributes.input.payloads[0].data)
+        return document
+
+    document = asyncio.run(given())
+    assert (document["previous_response_id"], document["auto_previous_response_id"]) == ("resp_1", True)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--wait"]], ids=["start", "wait"])
