@@ -1,8 +1,10 @@
 """What models, servers and callers should not give, over HTTP: the model is told, or the run ends soon, by a type."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries, RunFailedError
 from interlock.contracts.payloads import RunOutput
+from interlock.server import EmbeddedServer
+from interlock.testing import running
 from tests.conftest import Running
 from tests.openai_api import OpenAIAPI, Turn, call, malformed, reply
 from tests.openai_api.script import Call
@@ -32,21 +36,38 @@ TWICE = Retries(
 KINDS = [OpenAIResponsesModel, OpenAIChatCompletionsModel]
 
 
+@pytest.fixture
+def run_app(server: EmbeddedServer) -> Running:
+    """With the workflow cache off. What is told apart here is in the steps, which know nothing of a cache."""
+    return partial(running, server=server, max_cached_workflows=0)
+
+
 @function_tool
 def look(order: str) -> str:
     return f"seen {order}"
 
 
-def agent(api: OpenAIAPI, kind: Any = OpenAIResponsesModel, **options: Any) -> Agent[Any]:
-    return Agent("support", **{"model": kind("scripted", api.client()), "tools": [look], **options})
+def agent(api: OpenAIAPI, kind: Any = OpenAIResponsesModel, name: str = "support", **options: Any) -> Agent[Any]:
+    """An agent whose model has its name; but that of `support` is the one that scripts are of by default."""
+    model = kind("scripted" if name == "support" else name, api.client())
+    return Agent(name, **{"model": model, "tools": [look], **options})
 
 
 async def end_of(
     run_app: Running, one: Agent[Any], prompt: Any = "go", config: RunConfig | None = None, **options: Any
 ) -> RunOutput | RunFailedError:
     """How the run ends: in seconds, without a workflow task that fails."""
-    async with run_app(Interlock([one], retries=TWICE, run_config=config)) as app:
-        run = await app.client.start("support", prompt, **{"stuck_seconds": 0, **options})
+    (end,) = await ends_of(run_app, [one], [{"prompt": prompt, **options}], config)
+    return end
+
+
+async def ends_of(
+    run_app: Running, agents: Sequence[Agent[Any]], given: Sequence[dict[str, Any]], config: RunConfig | None = None
+) -> list[RunOutput | RunFailedError]:
+    """How runs of the agents end, of each with each of what is given, all at once."""
+
+    async def end(name: str, options: dict[str, Any]) -> RunOutput | RunFailedError:
+        run = await app.client.start(name, **{"prompt": "go", "stuck_seconds": 0, **options})
         try:
             async with asyncio.timeout(20):
                 return await run.result()
@@ -55,6 +76,9 @@ async def end_of(
         finally:
             history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
             assert not [one for one in history.events if one.HasField("workflow_task_failed_event_attributes")]
+
+    async with run_app(Interlock(agents, retries=TWICE, run_config=config)) as app:
+        return await asyncio.gather(*(end(one.name, options) for one in agents for options in given))
 
 
 NO_ANSWERS: dict[str, Turn] = {
@@ -72,17 +96,13 @@ NO_ANSWERS: dict[str, Turn] = {
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("turn", NO_ANSWERS)
-async def test_what_is_no_answer_ends_the_run(
-    run_app: Running, openai_api: OpenAIAPI, turn: str, kind: Any, stream: bool
-) -> None:
-    script = openai_api.script(NO_ANSWERS[turn], "done")
-    end = await end_of(run_app, agent(openai_api, kind), stream=stream)
+async def test_what_is_no_answer_ends_the_run(run_app: Running, openai_api: OpenAIAPI, kind: Any, stream: bool) -> None:
+    scripts = {name: openai_api.script(turn, "done", model=name) for name, turn in NO_ANSWERS.items()}
+    ends = await ends_of(run_app, [agent(openai_api, kind, name) for name in scripts], [{"stream": stream}])
 
-    assert isinstance(end, RunFailedError)
-    assert end.status == "failed"
-    assert end.error_type
-    assert script.calls <= 2
+    failed = [isinstance(end, RunFailedError) and end.status == "failed" and bool(end.error_type) for end in ends]
+    assert dict(zip(scripts, failed, strict=True)) == dict.fromkeys(scripts, True)
+    assert max(script.calls for script in scripts.values()) <= 2
 
 
 @pytest.mark.parametrize(
@@ -114,16 +134,17 @@ async def test_calls_without_ids_of_their_own_get_some(run_app: Running, openai_
     assert len(script.requests[-1].results) == 3
 
 
-@pytest.mark.parametrize("arguments", ["", "{", "[]", "null", '"A-1"', '{"order": NaN}', '{"order": 1}'])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_arguments_that_are_none_are_told_to_the_model(
-    run_app: Running, openai_api: OpenAIAPI, arguments: str, kind: Any
+    run_app: Running, openai_api: OpenAIAPI, kind: Any
 ) -> None:
-    script = openai_api.script([Call("look", arguments, "a")], "done")
-    end = await end_of(run_app, agent(openai_api, kind))
+    odd = ["", "{", "[]", "null", '"A-1"', '{"order": NaN}', '{"order": 1}']
+    scripts = [openai_api.script([Call("look", one, "a")], "done", model=f"odd {n}") for n, one in enumerate(odd)]
+    ends = await ends_of(run_app, [agent(openai_api, kind, f"odd {n}") for n in range(len(odd))], [{}])
 
-    assert isinstance(end, RunOutput)
-    assert "Invalid JSON input for tool look" in script.requests[-1].results["a"]
+    assert {type(end) for end in ends} == {RunOutput}
+    told = {one: script.requests[-1].results["a"] for one, script in zip(odd, scripts, strict=True)}
+    assert [one for one, text in told.items() if "Invalid JSON input for tool look" not in text] == []
 
 
 async def test_arguments_that_are_none_end_the_run_where_the_tool_tells_nothing(
@@ -193,30 +214,29 @@ async def test_a_context_that_cannot_be_written_ends_the_run(run_app: Running, o
     assert script.calls <= 1
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"prompt": [7]},
-        {"prompt": ["text"]},
-        {"prompt": [{"role": 7, "content": None}]},
-        {"message_history": [7]},
-        {"message_history": [None, {"type": "nonsense"}]},
-        {"message_history": [{"type": "function_call"}]},
-        {"model_settings": {"temperature": "hot"}},
-        {"model_settings": {"nonsense": 1}},
-        {"model_settings": {"retry": {"backoff": {"multiplier": 0.1}}}},
-        {"usage_limits": {"max_turns": "many"}},
-        {"deps": {"notes": 7}},
-        {"deps": 7},
-    ],
-    ids=str,
-)
-async def test_an_input_that_is_none_ends_the_run(
-    run_app: Running, openai_api: OpenAIAPI, given: dict[str, Any]
-) -> None:
-    script = openai_api.script([call("note", "a")], "done")
-    end = await end_of(run_app, agent(openai_api, tools=[note]), **given)
+NO_INPUTS: list[dict[str, Any]] = [
+    {"prompt": [7]},
+    {"prompt": ["text"]},
+    {"prompt": [{"role": 7, "content": None}]},
+    {"message_history": [7]},
+    {"message_history": [None, {"type": "nonsense"}]},
+    {"message_history": [{"type": "function_call"}]},
+    {"model_settings": {"temperature": "hot"}},
+    {"model_settings": {"nonsense": 1}},
+    {"model_settings": {"retry": {"backoff": {"multiplier": 0.1}}}},
+    {"usage_limits": {"max_turns": "many"}},
+    {"deps": {"notes": 7}},
+    {"deps": 7},
+]
 
-    assert isinstance(end, RunFailedError)
-    assert end.error_type
-    assert script.calls <= 1
+
+async def test_an_input_that_is_none_ends_the_run(run_app: Running, openai_api: OpenAIAPI) -> None:
+    script = openai_api.script([call("note", "a")], "done")
+    ends = await ends_of(run_app, [agent(openai_api, tools=[note])], NO_INPUTS)
+
+    ended = [
+        (given, isinstance(end, RunFailedError) and bool(end.error_type))
+        for given, end in zip(NO_INPUTS, ends, strict=True)
+    ]
+    assert ended == [(given, True) for given in NO_INPUTS]
+    assert script.calls <= len(NO_INPUTS)

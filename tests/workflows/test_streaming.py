@@ -323,8 +323,7 @@ NONSENSE: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("args", NONSENSE, ids=lambda args: str(args)[:40])
-async def test_nonsense_in_place_of_events_changes_nothing(run_app: Running, args: list[Any]) -> None:
+async def test_nonsense_in_place_of_events_changes_nothing(run_app: Running) -> None:
     def refund() -> str:
         return "refunded"
 
@@ -333,8 +332,9 @@ async def test_nonsense_in_place_of_events_changes_nothing(run_app: Running, arg
         run = await app.client.start("support", "go", stream=True)
         await app.requests(run, 1)
         before = await run.state()
-        await app.client.temporal.get_workflow_handle(run.id).signal(names.RECORD_EVENTS, args=args)
-        assert await app.state(run, lambda state: True) == before
+        for args in NONSENSE:
+            await app.client.temporal.get_workflow_handle(run.id).signal(names.RECORD_EVENTS, args=args)
+            assert await app.state(run, lambda state: True) == before
         await run.decide("1", "approve", by="ann")
 
         events = await read(run)

@@ -102,25 +102,30 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", VALUES)
-async def test_an_approved_call_gets_its_arguments_as_what_they_are(run_app: Running, kind: str) -> None:
-    annotation, given, meant = VALUES[kind]
-    got: list[Any] = []
+async def test_approved_calls_get_their_arguments_as_what_they_are(run_app: Running) -> None:
+    got: dict[str, list[Any]] = {kind: [] for kind in VALUES}
 
-    def take(value: Any) -> str:
-        got.append(value)
-        return "taken"
+    def taking(kind: str) -> Tool[Any]:
+        def take(value: Any) -> str:
+            got[kind].append(value)
+            return "taken"
 
-    take.__annotations__ = {"value": annotation, "return": str}
-    script = Script([call("take", "a", value=given), call("take", "b", value=given)], "done")
-    async with run_app(Interlock([agent(script, tools=[Tool(take, requires_approval=True)])])) as app:
+        take.__annotations__ = {"value": VALUES[kind][0], "return": str}
+        return Tool(take, name=kind.replace(" ", "_"), requires_approval=True)
+
+    calls = [
+        call(kind.replace(" ", "_"), f"{kind} {n}", value=given) for kind, (_, given, _) in VALUES.items() for n in "ab"
+    ]
+    script = Script(calls, "done")
+    async with run_app(Interlock([agent(script, tools=[taking(kind) for kind in VALUES])])) as app:
         run = await app.client.start("support", "go")
-        requests = await app.requests(run, 2)
-        await run.decide(requests[0].request_id, "approve", digest=requests[0].digest)
-        await run.decide(requests[1].request_id, "approve", arguments={"value": given})
+        for request in await app.requests(run, len(calls)):
+            kind, _, n = request.call_id.rpartition(" ")
+            edited = {"value": VALUES[kind][1]} if n == "b" else None
+            await run.decide(request.request_id, "approve", arguments=edited, digest=request.digest)
         await run.result()
 
-        assert got == [meant, meant]
+    assert got == {kind: [meant, meant] for kind, (_, _, meant) in VALUES.items()}
 
 
 async def test_model_settings_reach_the_model(run_app: Running) -> None:
