@@ -7,9 +7,17 @@ from functools import partial
 import pytest
 
 from interlock import Interlock, Retries, RunFailedError
+from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp
-from tests.conformance.conftest import RunApp, reset
+from tests.conformance.conftest import RunApp, app_runner, reset
 from tests.conformance.frameworks import Desk, Framework, Inner, Made, Script, Tool, app_of, ask, call
+
+
+@pytest.fixture
+def run_app(server: EmbeddedServer) -> RunApp:
+    """With the workflow cache on: the next worker replays each run in any case."""
+    return app_runner(server, 1_000)
+
 
 REFUND = [call("refund", "same", "A-1", 10.0)]
 

@@ -31,13 +31,15 @@ PLACE = " fail of tests.workflows.failing, line "
 
 
 def rows(*, all_kinds: bool) -> list[tuple[str, str]]:
-    """Every place with one kind of error; and every kind in one place of each sort, or those that mean an end in every
-    place in the workflow."""
-    news = [(place, "new") for place in PLACES]
+    """Every place with one kind of error, and every kind in one place of each sort; or, in every place in the workflow,
+    the kinds that mean an end."""
     if not all_kinds:
-        return [*news, *((place, kind) for place in IN_WORKFLOW for kind in ENDING)]
+        return [(place, kind) for place in IN_WORKFLOW for kind in ("new", *ENDING)]
     kinds = [kind for kind in KINDS if kind != "new"]
-    return [*news, *((place, kind) for place in ("call model input filter", "async tool") for kind in kinds)]
+    return [
+        *((place, "new") for place in PLACES),
+        *((place, kind) for place in ("call model input filter", "async tool") for kind in kinds),
+    ]
 
 
 def expected(place: str, kind: str) -> Outcome:

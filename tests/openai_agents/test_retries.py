@@ -1,6 +1,7 @@
 """How often a model is asked, over HTTP: each attempt is one request, and the settings of the SDK say how many."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,20 @@ from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries, RunFailedError
 from interlock.contracts.payloads import RunOutput
+from interlock.server import EmbeddedServer
+from interlock.testing import running
 from tests.conftest import Running
 from tests.openai_api import OpenAIAPI, Request, Script, attempts, call, error, slow
 
 TWICE = Retries(model=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=2))
 DOWN = error(503)
 QUICK = {"initial_delay": 0.01, "max_delay": 0.01}
+
+
+@pytest.fixture
+def run_app(server: EmbeddedServer) -> Running:
+    """With the workflow cache off. What is told apart here is in the steps, which know nothing of a cache."""
+    return partial(running, server=server, max_cached_workflows=0)
 
 
 def of_agent(api: OpenAIAPI, **settings: Any) -> Agent[Any]:

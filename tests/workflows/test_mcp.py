@@ -1,15 +1,24 @@
 """Tools of an MCP server: steps like any other, and gated like any other."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic_ai.mcp import MCPToolset
 
 from interlock import Interlock, RefusedError
+from interlock.server import EmbeddedServer
+from interlock.testing import running
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
 from tests.workflows.shelves import SHELVES, Shelf
+
+
+@pytest.fixture
+def run_app(server: EmbeddedServer) -> Running:
+    """With the workflow cache off. What is told apart here is in the steps, which know nothing of a cache."""
+    return partial(running, server=server, max_cached_workflows=0)
 
 
 @pytest.fixture(params=sorted(SHELVES))
