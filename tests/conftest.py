@@ -28,6 +28,14 @@ async def server() -> AsyncIterator[EmbeddedServer]:
     await embedded.stop()
 
 
+@pytest.fixture(scope="module")
+async def own_server() -> AsyncIterator[EmbeddedServer]:
+    """A server of the module's own, for what looks at all open runs: the tests of other modules leave many."""
+    embedded = await EmbeddedServer.start(port=0, ui=False)
+    yield embedded
+    await embedded.stop()
+
+
 @pytest.fixture(params=[1_000, 0], ids=["cached", "uncached"])
 def run_app(server: EmbeddedServer, request: pytest.FixtureRequest) -> Running:
     """Runs an app with the workflow cache on, and again with it off, where every task replays the whole run."""

@@ -43,7 +43,7 @@ def iter_requests(client: SyncClient, run: str) -> Iterator[str]:
             yield from (request.request_id for request in client.approvals() if request.workflow_id == run)
 
 
-async def test_every_method_waits_for_its_answer(server: EmbeddedServer) -> None:
+async def test_every_method_waits_for_its_answer(own_server: EmbeddedServer) -> None:
     refund = Tool(lambda: "refunded", name="refund", requires_approval=True)
-    async with running(Interlock([agent(Script([call("refund", "a")], "done"), tools=[refund])]), server) as app:
-        await asyncio.get_running_loop().run_in_executor(None, partial(use, server.address, app.client.task_queue))
+    async with running(Interlock([agent(Script([call("refund", "a")], "done"), tools=[refund])]), own_server) as app:
+        await asyncio.get_running_loop().run_in_executor(None, partial(use, own_server.address, app.client.task_queue))

@@ -40,9 +40,9 @@ async def worker(build: Interlock, client: Client) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def client(server: EmbeddedServer) -> AsyncIterator[Client]:
+async def client(own_server: EmbeddedServer) -> AsyncIterator[Client]:
     """A client for a task queue of its own, where no worker is. What it leaves open is terminated."""
-    connected = await Client.connect(server.address, task_queue=f"watched-{uuid.uuid4().hex[:8]}")
+    connected = await Client.connect(own_server.address, task_queue=f"watched-{uuid.uuid4().hex[:8]}")
     yield connected
     async for execution in connected.temporal.list_workflows(f"TaskQueue = '{connected.task_queue}'"):
         with suppress(RPCError):
@@ -145,9 +145,9 @@ def failing(policy: RetryPolicy) -> Agent[Any, Any]:
     return agent(Script(CALL, "done"), tools=[Tool(work, name="work", metadata={"temporal": {"retry_policy": policy}})])
 
 
-async def test_a_step_that_goes_on_failing_is_named_with_its_last_error(server: EmbeddedServer) -> None:
+async def test_a_step_that_goes_on_failing_is_named_with_its_last_error(own_server: EmbeddedServer) -> None:
     policy = RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=60, maximum_attempts=9)
-    async with running(Interlock([failing(policy)]), server) as app:
+    async with running(Interlock([failing(policy)]), own_server) as app:
         run = await app.client.start("support", "go")
         found = await finding(app.client, run)
         await run.cancel()
@@ -156,9 +156,9 @@ async def test_a_step_that_goes_on_failing_is_named_with_its_last_error(server: 
     assert "has failed 2 times of 9: OSError: no route, token=[masked]" in found.what
 
 
-async def test_a_stuck_run_is_named_with_what_it_is_stuck_at(server: EmbeddedServer) -> None:
+async def test_a_stuck_run_is_named_with_what_it_is_stuck_at(own_server: EmbeddedServer) -> None:
     stuck = Interlock([failing(RetryPolicy(maximum_attempts=1))], settings=Settings(stuck_seconds=600))
-    async with running(stuck, server) as app:
+    async with running(stuck, own_server) as app:
         run = await app.client.start("support", "go")
         found = await finding(app.client, run)
         await run.cancel()
@@ -169,7 +169,7 @@ async def test_a_stuck_run_is_named_with_what_it_is_stuck_at(server: EmbeddedSer
     assert found.since is not None
 
 
-async def test_a_step_that_no_worker_takes_is_named(server: EmbeddedServer) -> None:
+async def test_a_step_that_no_worker_takes_is_named(own_server: EmbeddedServer) -> None:
     release = asyncio.Event()
 
     async def work(order: str) -> str:
@@ -177,7 +177,7 @@ async def test_a_step_that_no_worker_takes_is_named(server: EmbeddedServer) -> N
         return order
 
     app_agent = agent(Script([*CALL, call("work", "b", order="B")], "done"), tools=[Tool(work, name="work")])
-    async with running(Interlock([app_agent], settings=Settings(max_concurrent_activities=1)), server) as app:
+    async with running(Interlock([app_agent], settings=Settings(max_concurrent_activities=1)), own_server) as app:
         run = await app.client.start("support", "go")
         watchdog = Watchdog(app.client, waits_long_seconds=60, not_taken_seconds=0.2)
 
@@ -193,8 +193,8 @@ async def test_a_step_that_no_worker_takes_is_named(server: EmbeddedServer) -> N
     assert "INTERLOCK_MAX_CONCURRENT_ACTIVITIES" in found.todo
 
 
-async def test_a_run_that_nobody_waits_for_any_more_is_named(server: EmbeddedServer) -> None:
-    async with running(gated(), server) as app:
+async def test_a_run_that_nobody_waits_for_any_more_is_named(own_server: EmbeddedServer) -> None:
+    async with running(gated(), own_server) as app:
         parent = await app.client.start("support", "go")
         await app.requests(parent, 1)
         run_id = (await parent.approvals())[0].run_id
@@ -211,8 +211,8 @@ async def test_a_run_that_nobody_waits_for_any_more_is_named(server: EmbeddedSer
     assert found.todo == f"interlock runs cancel {below.id}"
 
 
-async def test_a_request_that_is_open_for_long_is_told_and_is_nothing_wrong(server: EmbeddedServer) -> None:
-    async with running(gated(), server) as app:
+async def test_a_request_that_is_open_for_long_is_told_and_is_nothing_wrong(own_server: EmbeddedServer) -> None:
+    async with running(gated(), own_server) as app:
         run = await app.client.start("support", "go")
         await app.requests(run, 1)
         found = await finding(app.client, run, waits_long_seconds=0)
