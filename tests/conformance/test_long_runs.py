@@ -29,8 +29,8 @@ def run_app(short_histories: EmbeddedServer, request: pytest.FixtureRequest) -> 
 
 async def test_a_long_run_is_several_executions_and_does_each_step_once(framework: Framework, run_app: RunApp) -> None:
     looked, desk = Desk(), Desk()
-    turns = [[call("look", f"l{n}", f"L-{n}")] for n in range(12)]
-    script = Script(*turns[:6], [call("refund", "r", "R-1", 1.0)], *turns[6:], "done")
+    turns = [[call("look", f"l{n}", f"L-{n}")] for n in range(8)]
+    script = Script(*turns[:4], [call("refund", "r", "R-1", 1.0)], *turns[4:], "done")
     tools = [Tool(name="look", body=looked), Tool(body=desk, gated=True)]
     async with run_app(app_of(framework.agent(script, tools=tools))) as app:
         run = await app.client.start("support", "go", usage_limits=framework.turns(30))
@@ -41,25 +41,27 @@ async def test_a_long_run_is_several_executions_and_does_each_step_once(framewor
         ended = [one.status async for one in found]
 
     assert output.output == "done"
-    assert looked.orders == [f"L-{n}" for n in range(12)]
+    assert looked.orders == [f"L-{n}" for n in range(8)]
     assert desk.orders == ["R-1"]
-    assert len({made.key for made in looked.made + desk.made}) == 13
-    assert (script.calls, output.usage.requests, output.usage.tool_calls) == (14, 14, 13)
+    assert len({made.key for made in looked.made + desk.made}) == 9
+    assert (script.calls, output.usage.requests, output.usage.tool_calls) == (10, 10, 9)
     assert WorkflowExecutionStatus.CONTINUED_AS_NEW in ended
 
 
 async def test_limits_count_over_all_executions(framework: Framework, run_app: RunApp) -> None:
-    looked, script = Desk(), Script(*[[call("look", f"l{n}", f"L-{n}")] for n in range(15)], "done")
+    looked, script = Desk(), Script(*[[call("look", f"l{n}", f"L-{n}")] for n in range(9)], "done")
     build = app_of(framework.agent(script, tools=[Tool(name="look", body=looked)]), stuck_seconds=60)
     async with run_app(build) as app:
-        run = await app.client.start("support", "go", usage_limits=framework.turns(12))
+        run = await app.client.start("support", "go", usage_limits=framework.turns(7))
         await app.state(run, lambda state: bool(state.stuck))
-        assert script.calls == 12
+        assert script.calls == 7
+        found = app.client.temporal.list_workflows(f"WorkflowId = '{run.id}'")
+        assert WorkflowExecutionStatus.CONTINUED_AS_NEW in [one.status async for one in found]
         await run.retry(usage_limits=framework.turns(40))
         output = await run.result()
 
-    assert (output.output, output.usage.requests) == ("done", 16)
-    assert looked.orders == [f"L-{n}" for n in range(15)]
+    assert (output.output, output.usage.requests) == ("done", 10)
+    assert looked.orders == [f"L-{n}" for n in range(9)]
 
 
 def asks(request_id: str, state: RunState) -> bool:

@@ -29,7 +29,7 @@ print(json.dumps(as_json_object(args)))
 
 def test_sets_are_written_in_one_order_in_every_process() -> None:
     written = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True, timeout=60

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -120,6 +120,7 @@ class Tree(RuleBasedStateMachine):
 
 
 test_a_tree_of_agents_stays_within_its_budget = Tree.TestCase
+test_a_tree_of_agents_stays_within_its_budget.settings = settings(max_examples=40, deadline=None)
 
 
 @given(usages, usages)

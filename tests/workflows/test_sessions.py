@@ -156,7 +156,7 @@ async def test_each_turn_begins_with_what_the_turns_before_it_have_added(
     ]
 
 
-@pytest.mark.parametrize(("cached", "turns"), [(1_000, 20), (0, 5)])
+@pytest.mark.parametrize(("cached", "turns"), [(1_000, 10), (0, 5)])
 async def test_turns_at_once_are_had_one_after_another_in_the_order_of_their_starts(
     server: EmbeddedServer, talk: Talk, session: str, cached: int, turns: int
 ) -> None:
@@ -544,8 +544,8 @@ async def test_a_session_and_messages_of_ones_own_exclude_each_other(server: Emb
 async def test_no_more_than_a_hundred_turns_wait(server: EmbeddedServer, talk: Talk, session: str) -> None:
     async with running(app_of(talk.agent()), server) as app:
         sessions = stored(app)
-        for _ in range(100):
-            await sessions.take_turn(claim(session))
+        for _ in range(20):
+            await asyncio.gather(*(sessions.take_turn(claim(session)) for _ in range(5)))
         with pytest.raises(ApplicationError, match="100 turns are open; no more are taken") as refused:
             await sessions.take_turn(claim(session))
         assert refused.value.type == "SessionBusyError"

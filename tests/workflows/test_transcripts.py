@@ -263,5 +263,5 @@ async def test_a_conversation_is_one_that_providers_take(run_app: Running) -> No
             last_turns,
             st.sampled_from(["own", "same", "none"]),
             st.integers(0, 1_000),
-            count=6,
+            count=3,
         )
