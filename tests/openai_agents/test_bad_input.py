@@ -25,6 +25,7 @@ from interlock import Interlock, Retries, RunFailedError
 from interlock.contracts.payloads import RunOutput
 from interlock.server import EmbeddedServer
 from interlock.testing import running
+from tests.conformance.conftest import failed_tasks
 from tests.conftest import Running
 from tests.openai_api import OpenAIAPI, Turn, call, malformed, reply
 from tests.openai_api.script import Call
@@ -75,7 +76,7 @@ async def ends_of(
             return failed
         finally:
             history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
-            assert not [one for one in history.events if one.HasField("workflow_task_failed_event_attributes")]
+            assert failed_tasks(history) == []
 
     async with run_app(Interlock(agents, retries=TWICE, run_config=config)) as app:
         return await asyncio.gather(*(end(one.name, options) for one in agents for options in given))

@@ -151,7 +151,7 @@ async def test_the_time_of_an_attempt_is_limited_and_not_that_of_the_run(
         return "seen"
 
     script = openai_api.script([call("look", "l")], attempts(slow(60, "late"), "done"))
-    one = of_agent(openai_api, timeout=3)
+    one = of_agent(openai_api, timeout=6)
     one.tools = [look]
     async with run_app(Interlock([one], retries=TWICE)) as app:
         run = await app.client.start("support", "go", budget={"requests": 1})

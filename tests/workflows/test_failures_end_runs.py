@@ -17,6 +17,7 @@ from interlock.server import EmbeddedServer
 from interlock.settings import Settings
 from interlock.testing import RunningApp, eventually, running
 from interlock.worker import make_replayer
+from tests.conformance.conftest import failed_tasks as whys
 from tests.conftest import Running
 from tests.workflows.failing import CALL, KINDS, PLACES, look
 from tests.workflows.scripts import Script, agent, call
@@ -49,9 +50,7 @@ def rows(*, all_kinds: bool) -> list[tuple[str, str]]:
 
 async def failed_tasks(app: RunningApp, run: Run) -> int:
     """How often a workflow task of the run has failed."""
-    handle = app.client.temporal.get_workflow_handle(run.id)
-    events = [event async for event in handle.fetch_history_events()]
-    return sum(event.HasField("workflow_task_failed_event_attributes") for event in events)
+    return len(whys(await app.client.temporal.get_workflow_handle(run.id).fetch_history()))
 
 
 async def failure(run: Run) -> RunFailedError:

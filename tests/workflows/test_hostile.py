@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 from interlock import Interlock, MisconfiguredError, Run, RunFailedError
 from interlock.contracts.payloads import RunInput, SubRun, Usage
 from interlock.testing import RunningApp, eventually
+from tests.conformance.conftest import failed_tasks as whys
 from tests.conformance.frameworks import FRAMEWORKS, Framework, app_of
 from tests.conformance.frameworks import Script as Turns
 from tests.conftest import Running
@@ -33,9 +34,7 @@ REFUND = [call("refund", "a", order="A-1")]
 
 async def failed_tasks(app: RunningApp, run: Run) -> int:
     """How often a workflow task of the run has failed."""
-    handle = app.client.temporal.get_workflow_handle(run.id)
-    events = [event async for event in handle.fetch_history_events()]
-    return sum(event.HasField("workflow_task_failed_event_attributes") for event in events)
+    return len(whys(await app.client.temporal.get_workflow_handle(run.id).fetch_history()))
 
 
 SHAPES: list[list[Any]] = [[], [1, 2], [None], ["text"], [{"request_id": "1"}], [[]]]

@@ -13,6 +13,7 @@ from interlock import Interlock, MisconfiguredError, RefusedError, Run, RunEvent
 from interlock.adapters.pydantic_ai import progress
 from interlock.contracts import names
 from interlock.testing import RunningApp, eventually
+from tests.conformance.conftest import failed_tasks
 from tests.conftest import Running
 from tests.workflows import scripts, streamed
 from tests.workflows.streamed import Reader, agent, call, kinds, more_of_call, records, said, thought, turn
@@ -341,7 +342,7 @@ async def test_nonsense_in_place_of_events_changes_nothing(run_app: Running) -> 
         assert said(events) == "Done."
         assert events[-1].status == "completed"
         history = await app.client.temporal.get_workflow_handle(run.id).fetch_history()
-        assert not [event for event in history.events if event.HasField("workflow_task_failed_event_attributes")]
+        assert failed_tasks(history) == []
 
 
 async def test_batches_count_once_in_order_and_only_of_the_attempt_under_way(run_app: Running) -> None:

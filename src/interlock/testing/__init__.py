@@ -68,7 +68,7 @@ async def running(app: Interlock, server: EmbeddedServer, **worker_options: Any)
         await worker
 
 
-async def eventually(ask: Callable[[], Any], *, within_seconds: float = 20, every_seconds: float = 0.02) -> Any:
+async def eventually(ask: Callable[[], Any], *, within_seconds: float = 60, every_seconds: float = 0.02) -> Any:
     """What `ask` returns once that is neither None nor false. Raises AssertionError when it stays so."""
     deadline = asyncio.get_running_loop().time() + within_seconds
     while True:
