@@ -43,13 +43,14 @@ bench: env
 soak: env
 	$(PY) -m soak $(ARGS)
 
-# Pins every dependency with its hashes; no index address is written into the files. The second one is for the worker's
-# image: of the same versions, only what a worker needs.
+# Pins every dependency with its hashes; no index address is written into the files. The others are for
+# images: of the same versions, only what a worker, and Airflow, need.
 COMPILE := $(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
     --no-annotate --no-emit-index-url --no-emit-find-links --no-config
 lock:
 	$(COMPILE) --all-extras --group dev --upgrade -o requirements.lock pyproject.toml
 	$(COMPILE) --extra pydantic-ai --extra openai-agents --extra otel --constraint requirements.lock -o requirements.image.lock pyproject.toml
+	$(COMPILE) --extra airflow --group airflow-image --constraint requirements.lock -o requirements.airflow.lock pyproject.toml
 
 clean:
 	rm -rf .venv .venv-ends build dist

