@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+_ASKS = 30
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -19,6 +20,7 @@ class AirflowAPI:
         self._http = http
         self._user = user
         self._token = ""
+        self.triggered: list[DagRun] = []  # What this one has started.
 
     @classmethod
     @asynccontextmanager
@@ -36,7 +38,11 @@ class AirflowAPI:
         if not self._token:
             self._token = await self._log_in()
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
-        answer = await self._http.request(method, f"/api/v2{path}", json=body, params=query, headers=headers)
+        for _ in range(_ASKS):
+            answer = await self._http.request(method, f"/api/v2{path}", json=body, params=query, headers=headers)
+            if not (answer.status_code == 500 and "Database error" in answer.text):
+                break
+            await asyncio.sleep(0.2)  # Somebody else was writing into the database.
         return _json(answer)
 
     async def health(self) -> dict[str, Any]:
@@ -67,7 +73,15 @@ class AirflowAPI:
         """Start a run of the Dag. conf: in place of its params."""
         body = {"logical_date": None, "conf": conf or {}, "dag_run_id": run_id}
         answer = await self.ask("POST", f"/dags/{dag_id}/dagRuns", body)
-        return DagRun(self, dag_id, answer["dag_run_id"])
+        run = DagRun(self, dag_id, answer["dag_run_id"])
+        self.triggered.append(run)
+        return run
+
+    async def asset_events(self, run: "DagRun") -> list[dict[str, Any]]:
+        """What the tasks of a Dag run said of the assets that they made."""
+        answer = await self.ask("GET", "/assets/events", source_dag_id=run.dag_id, source_run_id=run.id)
+        events: list[dict[str, Any]] = answer["asset_events"]
+        return events
 
     async def requests(self, dag_id: str = "~", **query: Any) -> list["Request"]:
         """The Required Actions that nobody has answered, of one Dag or of all."""

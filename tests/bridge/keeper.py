@@ -51,6 +51,8 @@ class Keeper:
         self._api, self._temporal = _free_port(), _free_port()
         self._pids: dict[str, int | None] = dict.fromkeys(components)
         self._environment = _environment(folder, self._api, self._temporal)
+        # Its event loop waits for the lock that another of its requests holds, which needs the loop to let go of it.
+        self._own = {API_SERVER: {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database(folder, wait_seconds=1)}}
         (folder / "down").mkdir(exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "passwords.json").write_text(json.dumps({user: user for user in USERS}))
@@ -98,7 +100,7 @@ class Keeper:
             return await asyncio.create_subprocess_exec(
                 *command,
                 cwd=REPOSITORY,
-                env=self._environment,
+                env={**self._environment, **self._own.get(name, {})},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -122,6 +124,11 @@ def _free_port() -> int:
                 return port
 
 
+def _database(folder: Path, *, wait_seconds: int) -> str:
+    """wait_seconds: for SQLite's one lock for writers. The scheduler ends when it does not get it."""
+    return f"sqlite:///{folder / 'home' / 'airflow.db'}?timeout={wait_seconds}"
+
+
 def _environment(folder: Path, api: int, temporal: int) -> Mapping[str, str]:
     ours = ("AIRFLOW", "INTERLOCK_", "TEMPORAL_")
     connection: dict[str, Any] = {"conn_type": "temporal", "host": "127.0.0.1", "port": temporal}
@@ -136,6 +143,7 @@ def _environment(folder: Path, api: int, temporal: int) -> Mapping[str, str]:
         "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": folder / "passwords.json",
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{api}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONN": _database(folder, wait_seconds=60),
         "API__HOST": "127.0.0.1",
         "API__PORT": api,
         "API__BASE_URL": f"http://127.0.0.1:{api}",
