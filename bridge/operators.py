@@ -51,6 +51,7 @@ Approvals = Literal["interlock", "required_actions"]
 OnStuck = Literal["fail", "wait"]
 
 _START_ATTEMPTS = 4
+_KEPT = "interlock_run"
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -134,7 +135,9 @@ class _RunOperator(BaseOperator):
 
     def resume(self, context: Any, event: dict[str, Any]) -> Any:
         """Look at the run again, as the trigger has hinted."""
-        return self._look(context, Waited.model_validate(event["waited"]), event)
+        waited = Waited.model_validate(event["waited"])
+        self.run_links = self._links(waited)  # Airflow writes the links once more when this process ends.
+        return self._look(context, waited, event)
 
     def get_openlineage_facets_on_complete(self, ti: Any) -> Any:
         """What OpenLineage's events of this task say of its run."""
@@ -163,8 +166,8 @@ class _RunOperator(BaseOperator):
         task = TaskIdentity.of(context)
         began_at = datetime.now(UTC)
         store = context.get("task_state_store")  # Airflow 3.3 and later.
-        known = _recalled(store) == task.clears
-        hook = self._hook()
+        kept = _recalled(store)
+        known = kept.get("clears") == task.clears
         self._ti = context["ti"]
 
         async def start(client: Client) -> Begun:
@@ -172,8 +175,6 @@ class _RunOperator(BaseOperator):
             return await begin(client, job, task, self.policies, workflow_id=self.workflow_id or "", known=known)
 
         begun = self._do(None, start)
-        if store is not None:
-            store.set("interlock_run", {"workflow_id": begun.workflow_id, "clears": task.clears})
         waited = Waited.begun(
             begun,
             began_at=began_at,
@@ -188,21 +189,21 @@ class _RunOperator(BaseOperator):
             pushes=bool(self.do_xcom_push),
             xcom_limit_bytes=self.xcom_limit_bytes,
         )
+        goes_on = task.rescheduled and kept.get("run_id") == waited.run_id and kept.get("try") == task.try_number
+        if goes_on:
+            waited = Waited.model_validate(kept["waited"])  # What this try found when it began still holds.
+        elif store is not None:
+            about = {"run_id": waited.run_id, "try": task.try_number, "clears": task.clears}
+            store.set(_KEPT, {**about, "waited": waited.model_dump(mode="json")})
         self._waited = waited
-        metrics.begun(context["ti"], waited)
-        settings = hook.settings()
-        self.run_links = links_of(
-            ui_url=settings.ui_url,
-            namespace=settings.namespace or "default",
-            workflow_id=begun.workflow_id,
-            run_id=begun.run_id,
-            conn_id=self.temporal_conn_id,
-        )
+        self.run_links = self._links(waited)
         # Now, not with the result: people want to look at a run that is under way.
         for link in LINKS:
             context["ti"].xcom_push(key=link.xcom_key, value=self.run_links.get(link.xcom_key, ""))
         context["ti"].xcom_push(key=RUN, value=run_xcom(waited))
-        self._say(begun)
+        if not goes_on:
+            metrics.begun(context["ti"], waited)
+            self._say(begun)
         return waited
 
     def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
@@ -346,6 +347,16 @@ class _RunOperator(BaseOperator):
             return number
 
         return self._do(None, count)
+
+    def _links(self, waited: Waited) -> dict[str, str]:
+        settings = self._hook().settings()
+        return links_of(
+            ui_url=settings.ui_url,
+            namespace=settings.namespace or "default",
+            workflow_id=waited.workflow_id,
+            run_id=waited.run_id,
+            conn_id=self.temporal_conn_id,
+        )
 
     def _say(self, begun: Begun) -> None:
         words = {
@@ -573,11 +584,9 @@ def _is_past(deadline: datetime | None) -> bool:
     return deadline is not None and datetime.now(UTC) >= deadline
 
 
-def _recalled(store: Any) -> int | None:
-    if store is None:
-        return None
-    kept = store.get("interlock_run")
-    return kept.get("clears") if isinstance(kept, dict) else None
+def _recalled(store: Any) -> dict[str, Any]:
+    kept = store.get(_KEPT) if store is not None else None
+    return kept if isinstance(kept, dict) else {}
 
 
 def _requester(context: Any) -> str:

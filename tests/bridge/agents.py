@@ -15,8 +15,9 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio import activity
+from temporalio.common import RetryPolicy
 
-from interlock import Interlock
+from interlock import Interlock, Retries
 from interlock.adapters.pydantic_ai import Durable
 from tests.workflows.scripts import prompt_of
 
@@ -65,8 +66,11 @@ async def wait(gate: str) -> str:
     return "opened"
 
 
-def fail(text: str) -> str:
+def fail(text: str, until: str = "") -> str:
+    """Fails, until the gate is open."""
     note("fail", text=text)
+    if until and (FOLDER / "gates" / until).exists():
+        return "worked"
     raise ValueError(text)
 
 
@@ -76,4 +80,4 @@ agent = Agent(
     tools=[look, Tool(refund, requires_approval=True), wait, fail],
     capabilities=[Durable()],
 )
-app = Interlock([agent])
+app = Interlock([agent], retries=Retries(tools={"fail": RetryPolicy(maximum_attempts=1)}))

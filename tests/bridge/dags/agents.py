@@ -1,27 +1,30 @@
-"""Agents as tasks, one Dag for each way of waiting. What varies is in the Dag run's configuration."""
+"""Agents as tasks: a Dag of one task for each way to wait. What its run does is in the Dag run's params."""
 
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import dag
+from airflow.sdk import DAG, Asset
 
 from interlock.bridge import AgentWorkflowOperator
 
+WAYS: dict[str, dict[str, Any]] = {
+    "agents": {},
+    "agents_poll": {"wait_mode": "poll"},
+    "agents_reschedule": {"wait_mode": "reschedule", "poll_seconds": 5},
+    "agents_leave": {"on_kill": "leave"},
+    "agents_terminate": {"on_kill": "terminate"},
+    "agents_with_outlet": {"outlets": [Asset("tickets")]},
+    "agents_in_time": {"execution_timeout": timedelta(seconds=8), "retries": 0},
+    "agents_in_20s": {"execution_timeout": timedelta(seconds=20), "retries": 0},
+    "agents_slowly": {"retry_delay": timedelta(seconds=4)},
+    "agents_impatient": {"wait_timeout": timedelta(seconds=8), "on_kill": "leave", "retries": 0},
+}
 
-def handle(task_id: str, **options: Any) -> AgentWorkflowOperator:
-    return AgentWorkflowOperator(
-        task_id=task_id,
-        agent="support",
-        prompt="{{ params.prompt }}",
-        retries=2,
-        retry_delay=timedelta(seconds=1),
-        **options,
-    )
-
-
-@dag(params={"prompt": ""})
-def agents() -> None:
-    handle("handle")
-
-
-agents()
+for dag_id, options in WAYS.items():
+    with DAG(dag_id, params={"prompt": ""}):
+        AgentWorkflowOperator(
+            task_id="handle",
+            agent="support",
+            prompt="{{ params.prompt | replace('TRY', ti.try_number) }}",
+            **{"retries": 2, "retry_delay": timedelta(seconds=1), **options},
+        )
