@@ -188,11 +188,17 @@ class Task:
         return answer["value"]
 
     async def log(self, try_number: int = 1) -> list[str]:
-        """The lines of a try's log: of its task process, and of its trigger."""
+        """The lines of a try's log: of its task process, and of its trigger. An error's type and text have one too."""
         path = f"{self.path}/logs/{try_number}"
         answer = await self.run.api.ask("GET", path, map_index=self.map_index, full_content=True)
-        lines = answer["content"]
-        return [str(one.get("event", one)) if isinstance(one, dict) else str(one) for one in lines]
+        lines: list[str] = []
+        for one in answer["content"]:
+            if not isinstance(one, dict):
+                lines.append(str(one))
+                continue
+            lines.append(str(one.get("event", one)))
+            lines += [f"{error['exc_type']}: {error['exc_value']}" for error in one.get("error_detail") or ()]
+        return lines
 
     async def tries(self) -> list[dict[str, Any]]:
         """Its tries, oldest first."""

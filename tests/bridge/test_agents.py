@@ -32,8 +32,13 @@ async def test_every_way_to_wait_means_the_same(airflow: AirflowAPI, stack: Stac
         found = {key: await it.task.xcom(key) for key in ("return_value", "run", "usage", "decisions")}
         assert (found["run"].pop("workflow_id"), found["run"].pop("how")) == (it.run.id, "started")
         assert while_waiting == await it.links()
-        assert found["run"].pop("run_id") in (while_waiting["Journal"] or "")
+        run_id = found["run"].pop("run_id")
+        assert run_id in (while_waiting["Journal"] or "")
         assert [one.pop("decision_id") for one in found["decisions"]] == [f"{it.run.id}#{request_id}"]
+        if dag_id == "agents_with_outlet":
+            (event,) = await airflow.asset_events(it.task.run)
+            about = {"workflow_id": it.run.id, "run_id": run_id, "decisions": [f"{it.run.id}#{request_id}"]}
+            assert event["extra"] == about
         told = [line.split(" since ")[0] for line in await it.log() if line.startswith(TOLD)]
         return {**found, "effects": it.effects(), "told": told, "executions": await it.executions()}
 
@@ -50,18 +55,6 @@ async def test_every_way_to_wait_means_the_same(airflow: AirflowAPI, stack: Stac
     assert defer["executions"] == 1
     for other in others:
         assert other == defer
-
-
-async def test_an_asset_knows_the_run_that_made_it(airflow: AirflowAPI, stack: Stack) -> None:
-    it = await Handling.begin(airflow, stack, "agents_with_outlet", "help")
-
-    assert await it.until_ended() == "success"
-    (event,) = await airflow.asset_events(it.task.run)
-    assert event["extra"] == {
-        "workflow_id": it.run.id,
-        "run_id": (await it.task.xcom("run"))["run_id"],
-        "decisions": [],
-    }
 
 
 async def test_the_function_that_makes_a_prompt_runs_once(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:

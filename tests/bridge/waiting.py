@@ -1,6 +1,7 @@
 """Tasks of the Dags in `dags/agents.py`, and the runs that they wait for."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from interlock import Client
@@ -38,7 +39,13 @@ class Handling:
         async def has_begun() -> bool:
             return any(line["what"] != "model" for line in self.effects())
 
+        async def is_watched() -> bool:
+            return any(self._logs().glob(f"attempt={try_number}.log.trigger.*"))
+
         await eventually(has_begun, within_seconds=_WITHIN_SECONDS, every_seconds=0.1)
+        if await self.task.state() == "deferred":
+            # Airflow calls no `on_kill` of a trigger that no triggerer has begun.
+            await eventually(is_watched, within_seconds=_WITHIN_SECONDS, every_seconds=0.1)
 
     async def status(self) -> str:
         """How the run stands."""
@@ -68,6 +75,10 @@ class Handling:
 
         request_id: str = await eventually(asked, within_seconds=_WITHIN_SECONDS, every_seconds=0.2)
         return request_id
+
+    def _logs(self) -> Path:
+        dag_run = self.task.run
+        return self.stack.folder / f"home/logs/dag_id={dag_run.dag_id}/run_id={dag_run.id}/task_id={self.task.id}"
 
     def effects(self) -> list[dict[str, Any]]:
         """The run's model calls and effects, in order."""
