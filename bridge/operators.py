@@ -192,10 +192,10 @@ class _RunOperator(BaseOperator):
         goes_on = task.rescheduled and kept.get("run_id") == waited.run_id and kept.get("try") == task.try_number
         if goes_on:
             waited = Waited.model_validate(kept["waited"])  # What this try found when it began still holds.
-        elif store is not None:
+        self._waited = waited  # From here on the run ends with a task that is killed.
+        if not goes_on and store is not None:
             about = {"run_id": waited.run_id, "try": task.try_number, "clears": task.clears}
             store.set(_KEPT, {**about, "waited": waited.model_dump(mode="json")})
-        self._waited = waited
         self.run_links = self._links(waited)
         # Now, not with the result: people want to look at a run that is under way.
         for link in LINKS:
@@ -374,7 +374,10 @@ class _RunOperator(BaseOperator):
         try:
             if task_state(ti) not in _OVER:
                 return
-        except Exception:  # Nobody answers any more: the next try finds the run, or people do, in Temporal.
+        except Exception as error:  # Nobody answers any more: the next try finds the run, or people do, in Temporal.
+            self.log.warning(
+                "Run %s goes on: Airflow does not say whether this task is over. %r", waited.workflow_id, error
+            )
             return
         self._do(None, lambda client: stop_run(client, waited.workflow_id, self.kill_mode, "The task was killed."))
 
@@ -425,7 +428,8 @@ class AgentWorkflowOperator(_RunOperator):
     """Runs an agent and waits for it; while a person is asked, nothing is held. The agent's output is the task's value.
 
     agent: the name of an agent of the workers' app. prompt: text, or a list of the framework's content parts.
-    deps, message_history, session, model, model_settings, usage_limits, budget, stream: as in `Client.start`.
+    agent_deps: the run's `deps`, which in Airflow's operators are something else.
+    message_history, session, model, model_settings, usage_limits, budget, stream: as in `Client.start`.
     requested_by: who wants the run; the user who has triggered the Dag run, or the Dag, when not given.
     approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
     `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
@@ -439,7 +443,7 @@ class AgentWorkflowOperator(_RunOperator):
         *_RunOperator.template_fields,
         "agent",
         "prompt",
-        "deps",
+        "agent_deps",
         "message_history",
         "session",
         "model",
@@ -448,14 +452,14 @@ class AgentWorkflowOperator(_RunOperator):
         "budget",
         "requested_by",
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"deps": "json", "message_history": "json"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {"agent_deps": "json", "message_history": "json"}
 
     def __init__(
         self,
         *,
         agent: str,
         prompt: Any = None,
-        deps: Any = None,
+        agent_deps: Any = None,
         message_history: list[Json] | None = None,
         session: str | None = None,
         model: str | None = None,
@@ -474,7 +478,7 @@ class AgentWorkflowOperator(_RunOperator):
         super().__init__(**kwargs)
         self.agent = agent
         self.prompt = prompt
-        self.deps = deps
+        self.agent_deps = agent_deps
         self.message_history = message_history
         self.session = session
         self.model = model
@@ -501,7 +505,7 @@ class AgentWorkflowOperator(_RunOperator):
         return client.input(
             self.agent,
             _prompt(self.task_id, prompt),
-            deps=_as_json("deps", self.deps),
+            deps=_as_json("agent_deps", self.agent_deps),
             message_history=_as_json("message_history", self.message_history),
             session=self.session or None,
             model=self.model or None,
