@@ -32,9 +32,7 @@ class Handling:
 
     async def until_waiting(self, *, try_number: int = 1) -> None:
         """Wait until the task waits, in the triggerer or in its process, and the run has begun what its model wants."""
-        await self.task.until(
-            "running" if self.task.run.dag_id.endswith("_poll") else "deferred", try_number=try_number
-        )
+        await self.until("running" if self.task.run.dag_id.endswith("_poll") else "deferred", try_number=try_number)
 
         async def has_begun() -> bool:
             return any(line["what"] != "model" for line in self.effects())
@@ -43,6 +41,7 @@ class Handling:
             return any(self._logs().glob(f"attempt={try_number}.log.trigger.*"))
 
         await eventually(has_begun, within_seconds=_WITHIN_SECONDS, every_seconds=0.1)
+        await eventually(self.links, within_seconds=_WITHIN_SECONDS, every_seconds=0.1)
         if await self.task.state() == "deferred":
             # Airflow calls no `on_kill` of a trigger that no triggerer has begun.
             await eventually(is_watched, within_seconds=_WITHIN_SECONDS, every_seconds=0.1)
