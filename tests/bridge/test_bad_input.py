@@ -1,0 +1,57 @@
+"""Tasks that cannot do what they are asked to: each says why, and is tried again only where that can help."""
+
+import uuid
+from signal import SIGKILL
+
+import pytest
+
+from interlock import Client
+from tests.bridge.agents import script
+from tests.bridge.airflow_api import AirflowAPI
+from tests.bridge.processes import send
+from tests.bridge.stack import Stack
+from tests.bridge.waiting import Handling
+
+pytestmark = pytest.mark.timeout(500)  # Tasks of Airflow take long on a machine that does much else.
+
+# What the log of the last try says, and how many tries there were.
+SAID = {
+    "no_connection": ("nowhere", 2),
+    "nobody_answers": ("TemporalUnavailableError: No Temporal server answers at 127.0.0.1:1 (connection", 2),
+    "no_such_agent": ("RunFailedError", 2),
+    "no_json": ("BadTaskError: agent_deps is not JSON", 1),
+    "no_prompt": ("BadTaskError: The prompt of task 'no_prompt'", 1),
+    "large_prompt": ("BadTaskError", 1),
+    "taken": ("ForeignRunError: Workflow id", 1),
+}
+
+
+async def test_bad_input_is_named(airflow: AirflowAPI, stack: Stack) -> None:
+    client = await Client.connect(stack.temporal_address)
+    taken = await client.start("support", "help", id=f"taken-{uuid.uuid4().hex}")
+    connection = {"connection_id": f"down-{uuid.uuid4().hex}", "conn_type": "temporal", "host": "127.0.0.1", "port": 1}
+    await airflow.ask("POST", "/connections", connection)
+    dag_run = await airflow.trigger("bad", {"down": connection["connection_id"], "taken": taken.id})
+    assert await dag_run.until_ended(within_seconds=300) == "failed"
+
+    for task_id, (words, tries) in SAID.items():
+        task = dag_run.task(task_id)
+        log = "\n".join(await task.log((await task.info())["try_number"]))
+        assert words in log, f"{task_id}: {log}"
+        assert len(await task.tries()) == tries, task_id
+    assert (await taken.result()).output == "You said: help"
+
+
+async def test_a_changed_input_is_never_taken_in_silence(airflow: AirflowAPI, stack: Stack) -> None:
+    prompt = script([("wait", {"gate": "never"})], answer="try TRY")
+    it = await Handling.begin(airflow, stack, "agents_poll", prompt)
+    await it.until_waiting()
+    send(await stack.task_processes(it.task), SIGKILL)
+
+    assert await it.until_ended() == "failed"
+    log = "\n".join(await it.task.log(2))
+    assert "InputChangedError: Run" in log
+    assert "another input: prompt changed" in log
+    assert it.whats() == ["model", "wait"]
+    assert await it.status() == "running"
+    await it.run.cancel()

@@ -1,0 +1,115 @@
+"""What becomes of a run when somebody acts on its task, when its task is tried again, and when the time is over."""
+
+import asyncio
+from datetime import datetime
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from tests.bridge.agents import script
+from tests.bridge.airflow_api import AirflowAPI
+from tests.bridge.processes import send
+from tests.bridge.stack import Stack
+from tests.bridge.waiting import Handling
+
+pytestmark = pytest.mark.timeout(500)  # Tasks of Airflow take long on a machine that does much else.
+
+
+async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
+    gate = tmp_path.name
+    prompt = script([("wait", {"gate": gate})])
+
+    async def after(dag_id: str, action: str) -> tuple[str, str]:
+        it = await Handling.begin(airflow, stack, dag_id, prompt)
+        await it.until_waiting()
+        if action == "fail the Dag run":
+            await it.task.run.mark("failed")
+        else:
+            await it.task.mark(action)
+        if dag_id == "agents_leave":
+            return await it.status(), await it.task.state()
+        return await it.until_closed(), await it.task.state()
+
+    endings = await asyncio.gather(
+        after("agents", "failed"),
+        after("agents", "success"),
+        after("agents", "fail the Dag run"),
+        after("agents_poll", "failed"),
+        after("agents_terminate", "failed"),
+        after("agents_leave", "failed"),
+    )
+    stack.open_gate(gate)
+
+    assert list(endings) == [
+        ("cancelled", "failed"),
+        ("cancelled", "success"),
+        ("cancelled", "failed"),
+        ("cancelled", "failed"),
+        ("terminated", "failed"),
+        ("running", "failed"),
+    ]
+
+
+async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
+    """Cleared while it waits; its process killed while it waits: one run, each effect once."""
+    gate = tmp_path.name
+    prompt = script([("look", {"order": "A-1"})], [("wait", {"gate": gate})])
+
+    async def begun(dag_id: str) -> Handling:
+        it = await Handling.begin(airflow, stack, dag_id, prompt)
+        await it.until_waiting()
+        return it
+
+    cleared, killed = them = await asyncio.gather(*map(begun, ("agents", "agents_poll")))
+    await cleared.task.clear()
+    send(await stack.task_processes(killed.task), SIGKILL)
+    await asyncio.gather(*(it.until_waiting(try_number=2) for it in them))
+    stack.open_gate(gate)
+
+    assert [await it.until_ended() for it in them] == ["success"] * 2
+    assert [it.whats() for it in them] == [["model", "look", "model", "wait", "model"]] * 2
+    assert [await it.executions() for it in them] == [1] * 2
+    for it in them:
+        run, usage = await it.task.xcom("run"), await it.task.xcom("usage")
+        assert (run["how"], run["reused_steps"]) == ("attached", 3)
+        assert (usage["this_try"]["requests"], usage["total"]["requests"]) == (1, 3)
+    # A task that is cleared when it has ended starts over.
+    await cleared.task.clear()
+    await cleared.until("success", try_number=3)
+    assert cleared.whats() == ["model", "look", "model", "wait", "model"] * 2
+    assert (await cleared.task.xcom("run"))["how"] == "started"
+
+
+async def test_the_next_try_runs_again_what_was_stuck(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
+    gate = tmp_path.name
+    prompt = script([("look", {"order": "A-1"})], [("fail", {"text": "closed", "until": gate})])
+    it = await Handling.begin(airflow, stack, "agents_slowly", prompt)
+    await it.until("up_for_retry")
+    stack.open_gate(gate)
+
+    assert await it.until_ended() == "success"
+    log = "\n".join(await it.log())
+    assert "RunStuckError" in log
+    assert "failed: ValueError: closed" in log
+    assert it.whats() == ["model", "look", "model", "fail", "fail", "model"]
+    assert await it.executions() == 1
+
+
+async def test_a_task_fails_when_its_time_is_over(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
+    prompt = script([("wait", {"gate": tmp_path.name})])
+
+    async def after(dag_id: str) -> tuple[float, str]:
+        it = await Handling.begin(airflow, stack, dag_id, prompt)
+        await it.until("failed")
+        info = await it.task.info()
+        took = datetime.fromisoformat(info["end_date"]) - datetime.fromisoformat(info["start_date"])
+        assert "WaitTimedOutError" in "\n".join(await it.log())
+        return took.total_seconds(), await it.until_closed() if dag_id == "agents_in_time" else await it.status()
+
+    (took, status), (took_too, status_left) = await asyncio.gather(after("agents_in_time"), after("agents_impatient"))
+    stack.open_gate(tmp_path.name)
+
+    assert (status, status_left) == ("cancelled", "running")
+    assert min(took, took_too) >= 8
+    assert max(took, took_too) < 60
