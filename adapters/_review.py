@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic_core import to_json
 from temporalio.exceptions import ApplicationError
 
-from interlock.adapters._calls import CallScope
+from interlock.adapters._calls import CallScope, has_infinite
 from interlock.contracts import names
+from interlock.contracts.failures import LARGEST_OUTPUT_BYTES, output_too_large
 from interlock.contracts.masking import masked_text
 from interlock.contracts.payloads import Json, RunInput
 from interlock.contracts.ports import FailedStep, GatedCall, Ruling
@@ -52,10 +54,13 @@ class Review:
         path: of the agent that gave it. fitting: an output of a reviewer's in the form in which the agent would have
         given it; raises ValueError when it is none. failed: the next request to the model as a step that has failed:
         once no output is left to be asked about, the run is stuck there.
-        Raises ApplicationError (`OutputRejectedError`, not retried) when the reviewer gives up.
+        Raises ApplicationError, not retried: `OutputRejectedError` when the reviewer gives up, `OutputTooLargeError`
+        before anybody is asked about an output that cannot be a run's.
         """
         if self.left is None:
             return Reviewed(output)
+        if (size := len(to_json(output))) > LARGEST_OUTPUT_BYTES:
+            raise ApplicationError(output_too_large(size), type=names.OUTPUT_TOO_LARGE, non_retryable=True)
         ruling = await self._scope.gate.ask(self._question(output, path, fitting))
         if ruling.outcome == "approved":
             return Reviewed(ruling.arguments[_OUTPUT])
@@ -80,7 +85,12 @@ class Review:
         def check(arguments: Mapping[str, Json]) -> dict[str, Json]:
             if set(arguments) != {_OUTPUT}:
                 raise ValueError(f'the output is to be given as {{"{_OUTPUT}": ...}}')
-            return {_OUTPUT: fitting(arguments[_OUTPUT])}
+            fits = {_OUTPUT: fitting(arguments[_OUTPUT])}
+            if has_infinite(fits):  # Written as text, which a number's type may read.
+                raise ValueError("numbers have to be finite")
+            if len(to_json(fits)) > LARGEST_OUTPUT_BYTES:
+                raise ValueError(f"at most {LARGEST_OUTPUT_BYTES:,} bytes fit")
+            return fits
 
         more = (self.left or 1) - 1
         times = "once more" if more == 1 else f"{more} more times"

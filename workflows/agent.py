@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
 
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
-    from interlock.contracts.failures import problems
+    from interlock.contracts.failures import LARGEST_OUTPUT_BYTES, output_too_large, problems
     from interlock.contracts.payloads import (
         MOST_REVIEW_ROUNDS,
         ApprovalRequest,
@@ -47,7 +47,6 @@ with workflow.unsafe.imports_passed_through():
     from interlock.workflows.turn import SessionTurn
     from interlock.workflows.view import details
 
-_OUTPUT_LIMIT_BYTES = 1_500_000  # Temporal refuses a payload of 2 MB; past that a run could never end.
 _CARRIED = 50
 _STREAMED_EVENTS = 20_000
 _END_OF_AGENTS = timedelta(seconds=10)
@@ -473,14 +472,13 @@ def _memo() -> dict[str, Any] | None:
 
 
 def _bounded(output: RunOutput) -> RunOutput:
-    if len(output.model_dump_json()) <= _OUTPUT_LIMIT_BYTES:
+    if _size(output) <= LARGEST_OUTPUT_BYTES:
         return output
     output = output.model_copy(update={"messages": None})
-    if (size := len(output.model_dump_json())) <= _OUTPUT_LIMIT_BYTES:
+    if (size := _size(output)) <= LARGEST_OUTPUT_BYTES:
         return output
-    raise ApplicationError(
-        f"The agent's output has {size:,} bytes; at most {_OUTPUT_LIMIT_BYTES:,} fit. "
-        "Return a reference to the data instead of the data.",
-        type=names.OUTPUT_TOO_LARGE,
-        non_retryable=True,
-    )
+    raise ApplicationError(output_too_large(size), type=names.OUTPUT_TOO_LARGE, non_retryable=True)
+
+
+def _size(output: RunOutput) -> int:
+    return len(output.model_dump_json().encode())

@@ -361,7 +361,7 @@ async def _reaches(waiting: _Waiting, stage: Stage) -> bool:
 
 def _edited(call: GatedCall, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        return call.check(unmasked(arguments, call.arguments))
+        return call.check(unmasked(arguments, call.arguments, in_text=call.kind == "output"))
     except ValueError as error:
         what = f"edited arguments do not fit {call.tool!r}"
         if call.kind == "output":

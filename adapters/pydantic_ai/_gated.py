@@ -245,21 +245,24 @@ async def ask(scope: Scope, asked: Deferral, call: _Call) -> Ruling:
     if in_child and workflow.patched(names.REFUSE_GATED_CHILDREN):
         raise UserError(GATED_CHILD.format(tool=call.name))
     arguments = _shown(call)
-    ruling = await scope.gate.ask(
-        GatedCall(
-            kind=kind,
-            agent_path=scope.path,
-            toolset=call.tool.tool_def.toolset_id or "",
-            tool=call.name,
-            description=call.tool.tool_def.description or "",
-            call_id=call.ctx.tool_call_id or "",
-            arguments=arguments,
-            metadata=as_json(asked.metadata),
-            check=partial(_checked, call),
-            judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
-            time_limit=limit_of(call.name, call.tool.tool_def.metadata),
-        )
+    gated = GatedCall(
+        kind=kind,
+        agent_path=scope.path,
+        toolset=call.tool.tool_def.toolset_id or "",
+        tool=call.name,
+        description=call.tool.tool_def.description or "",
+        call_id=call.ctx.tool_call_id or "",
+        arguments=arguments,
+        metadata=as_json(asked.metadata),
+        check=partial(_checked, call),
+        judge=partial(_judge, scope, kind, call, asked) if scope.judged else None,
+        time_limit=limit_of(call.name, call.tool.tool_def.metadata),
     )
+    try:
+        ruling = await scope.gate.ask(gated)
+    except ApplicationError as error:  # Of the limit that ends the run: nothing is waited for beside it.
+        scope.final.append(error)
+        raise
     if ruling.outcome in ("rejected", "timed_out"):
         raise SkipToolExecution(ToolDenied(ruling.reason) if ruling.reason else ToolDenied())
     return ruling

@@ -127,7 +127,9 @@ def _by_name(agents: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def _review_rounds(review: Mapping[str, int | bool], agents: Mapping[str, Any]) -> Mapping[str, int]:
-    if unknown := sorted(set(review) - set(agents)):
+    if not isinstance(review, Mapping):
+        raise MisconfiguredError(f'Interlock(review=...) takes agents by name, {{"writer": 3}}, not {review!r}.')
+    if unknown := sorted(map(str, set(review) - set(agents))):
         raise MisconfiguredError(f"review= names {', '.join(unknown)}; the app has: {', '.join(sorted(agents))}.")
     return {name: rounds for name, given in review.items() if (rounds := review_rounds(given)) is not None}
 

@@ -170,8 +170,9 @@ class Client:
         it, waits for one that is under way, and adds its own when it completes. stuck_seconds, budget: in place of the
         client's; a budget also as its fields by name, such as `{"requests": 20, "cost_usd": "1.50"}`. stream: record
         what its models and tools say while they work, for `Run.events`. review: have a person asked about the output
-        before the run ends with it, and how many outputs at most, one after the other; True is 5. restart: when the run
-        with this id has ended, start it over (its history stays). conversation_id: refused, whatever it is.
+        before the run ends with it, and how many outputs at most, one after the other; True is 5, False and None leave
+        it to the app. restart: when the run with this id has ended, start it over (its history stays).
+        conversation_id: refused, whatever it is.
         Raises RefusedError when the id is taken by a run with another input, naming what differs;
         MisconfiguredError when a field has the wrong form.
         """

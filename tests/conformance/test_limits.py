@@ -195,6 +195,34 @@ async def test_a_call_of_a_nested_agent_is_denied_by_its_limit(
         assert "Nobody answered" in inner_script.results()["a"]
 
 
+async def test_a_limit_that_ends_an_agent_in_a_body_fails_the_call_and_a_retry_has_it_asked_again(
+    framework: Framework, run_app: RunApp
+) -> None:
+    desk, inner_script, script = Desk(), Script(PAY, "inner done"), Script([ask("payer", "d")], "outer done")
+
+    def build(limit: Any) -> Interlock:
+        inner = framework.agent(inner_script, name="payer", tools=[refund(limit, desk)])
+        outer = framework.agent(script, tools=[Inner("payer", inner, in_body=True)])
+        return app_of(outer, inner, stuck_seconds=600)
+
+    async with run_app(build({"after_seconds": SOON, "then": "fail"})) as app:
+        run = await app.client.start("support", "help")
+        state = await app.state(run, lambda state: bool(state.stuck))
+        assert [(one.kind, one.error_type) for one in state.stuck] == [("tool", names.APPROVAL_TIMED_OUT)]
+        (sub_run,) = state.sub_runs
+        payer = app.client.attach(sub_run.workflow_id)
+        with pytest.raises(RunFailedError, match="Nobody answered the request") as failed:
+            await payer.result()
+        assert failed.value.error_type == names.APPROVAL_TIMED_OUT
+    async with run_app(build(None), queue=app.client.task_queue) as app:
+        await run.retry()
+        await app.requests(payer, 1)
+        await payer.decide("1", "approve")
+        output = await run.result()
+
+    assert (output.output, script.results(), desk.orders) == ("outer done", {"d": "inner done"}, ["A-1"])
+
+
 async def test_a_limit_that_passes_without_a_worker_holds_when_one_is_back(
     framework: Framework, run_app: RunApp
 ) -> None:

@@ -96,27 +96,28 @@ async def test_feedback_goes_to_the_model_until_an_output_is_approved(framework:
 
 
 async def test_an_output_is_edited_if_the_edit_fits(framework: Framework, run_app: RunApp) -> None:
-    said = Letter(subject="Refund", pages=2, api_key=SECRET)
+    said = Letter(subject=f"Refund by {SECRET}", pages=2, api_key=SECRET)
     script = Script(said.model_dump_json())
     async with run_app(app_of(framework.agent(script, output=Letter))) as app:
         run = await app.client.start("support", "go", review=2)
         (request,) = await app.requests(run, 1)
-        shown = {"subject": "Refund", "pages": 2, "api_key": "[masked]"}
+        shown = {"subject": "Refund by [masked]", "pages": 2, "api_key": "[masked]"}
         assert request.arguments == {"output": shown}
         for unfit in ({"output": {"subject": "Refund", "pages": "many"}}, {"output": "text"}, {"output": None}):
             with pytest.raises(RefusedError, match=r"edited output does not fit agent 'support': .*stays open"):
                 await run.decide("1", "approve", arguments=unfit)
         with pytest.raises(RefusedError, match="is to be given as"):
             await run.decide("1", "approve", arguments={"subject": "Refund"})
-        await run.decide("1", "approve", arguments={"output": {"subject": "Paid", "api_key": "[masked]"}}, by="ann")
+        edited = {"output": {"subject": "Paid by [masked].", "api_key": "[masked]"}}
+        await run.decide("1", "approve", arguments=edited, by="ann")
         output = await run.result()
         (asked,) = (await run.journal()).requests
         (settled,) = (await run.state()).settled
 
-    assert output.output == {"subject": "Paid", "pages": 1, "api_key": SECRET}
+    assert output.output == {"subject": f"Paid by {SECRET}.", "pages": 1, "api_key": SECRET}
     assert "Paid" not in str(output.messages)
     assert (asked.outcome, asked.edited, asked.proposed) == ("approved", True, {"output": shown})
-    assert asked.executed == {"output": {"subject": "Paid", "api_key": "[masked]"}}
+    assert asked.executed == edited
     assert (settled.edited, settled.by, SECRET in settled.label) == (True, "ann", False)
 
 

@@ -193,3 +193,9 @@ def test_settings_stay_as_they_were_read() -> None:
 def test_without_a_policy_of_its_own_no_call_is_tried_for_ever() -> None:
     retries = Retries()
     assert (retries.model.maximum_attempts, retries.of_tool("any").maximum_attempts) == (10, 5)
+
+
+@pytest.mark.parametrize("given", ["support", ["support"], True, {1: 2}, {"other": 1}, {"support": "3"}], ids=str)
+def test_a_review_is_said_of_agents_by_their_names(given: Any) -> None:
+    with pytest.raises(MisconfiguredError, match=r"review"):
+        Interlock([durable()], review=given)

@@ -211,6 +211,59 @@ def test_the_tool_never_gets_the_mask_itself(change: dict[str, Any]) -> None:
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("real", "edited", "gets"),
+    [
+        ("use token=abc now", f"Use token={MASK}, please.", "Use token=abc, please."),
+        (f"the {JWT} is Ann's", f"Ann's: {MASK}", f"Ann's: {JWT}"),
+        ({"notes": ["x", "token=abc"]}, {"notes": ["y", f"token={MASK} z"]}, {"notes": ["y", "token=abc z"]}),
+    ],
+    ids=str,
+)
+def test_a_text_can_be_edited_around_its_only_secret(real: Any, edited: Any, gets: Any) -> None:
+    assert unmasked({"output": edited}, {"output": real}, in_text=True) == {"output": gets}
+    with pytest.raises(ValueError, match="write it in full"):
+        unmasked({"output": edited}, {"output": real})
+
+
+@pytest.mark.parametrize(
+    ("real", "edited"),
+    [
+        ("token=abc and token=def", f"token={MASK} and no more"),
+        ("token=abc and token=def", f"both: token={MASK} and token={MASK}"),
+        ("token=abc", f"token={MASK} and again token={MASK}"),
+        ("token=abc now", f"it is {MASK} now"),
+        (f"{MASK} stands for token=abc", f"{MASK} stands for token={MASK}!"),
+        ("token=abc", f"{MASK}"),
+    ],
+    ids=str,
+)
+def test_no_secret_is_put_where_it_is_another_or_would_be_shown(real: str, edited: str) -> None:
+    with pytest.raises(ValueError, match="write it in full"):
+        unmasked({"output": edited}, {"output": real}, in_text=True)
+
+
+@given(st.text(), st.text(), st.text())
+def test_an_edited_text_never_brings_a_secret_into_what_is_shown(before: str, after: str, added: str) -> None:
+    real = f"{before} token=hunter2 {after}"
+    edited = masked_text(real) + added
+    try:
+        got = unmasked({"output": edited}, {"output": real}, in_text=True)["output"]
+    except ValueError:
+        return
+    assert masked_text(got) == masked_text(edited)
+
+
+def test_a_label_of_something_large_is_made_at_once() -> None:
+    """A run makes many in one workflow task, which has two seconds."""
+    large = {"output": [{"text": "Dear Ann, your order has arrived. " * 40_000, "token": "abc"}] * 2}
+    started = time.perf_counter()
+    labels = {call_label("review", large) for _ in range(30)}
+
+    assert time.perf_counter() - started < 2
+    assert [label[:38] for label in labels] == ["review: output [{text Dear Ann, your o"]
+
+
 @pytest.mark.parametrize(("real", "edited"), [(1, True), (0, False), (1, 1.0), (True, 1), ("1", 1)], ids=str)
 def test_an_edit_that_only_changes_the_type_counts(real: Any, edited: Any) -> None:
     got = unmasked({"force": edited}, {"force": real})["force"]

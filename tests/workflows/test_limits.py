@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Tool
-from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import CallDeferred
+from pydantic_ai.capabilities import HandleDeferredToolCalls, Hooks
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred
 from pydantic_ai.tools import DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 from temporalio.client import Client as TemporalClient
@@ -164,3 +164,29 @@ async def test_a_limit_that_is_none_but_shows_only_in_the_run_ends_it(run_app: R
         run = await app.client.start("support", "go")
         with pytest.raises(RunFailedError, match=r"The time limit of tool 'pay' .*after_seconds: .*greater than 0"):
             await run.result()
+
+
+async def test_a_limit_that_ends_the_run_does_not_wait_for_an_agent_beside_it(run_app: Running) -> None:
+    """Also where a hook had the call asked about. The agent waits for a person, who may come in weeks."""
+    hooks = Hooks[Any]()
+
+    @hooks.on.before_tool_execute
+    async def asks(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+        if call.tool_name == "pay" and not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return args
+
+    inner = agent(Script([call("pay", "x")], "inner done"), name="inner", tools=[Tool(pay, requires_approval=True)])
+
+    async def ask_inner() -> str:
+        return str((await inner.run("go")).output)
+
+    limited = Tool(pay, metadata={"approval": {"after_seconds": 3, "then": "fail"}})
+    script = Script([call("pay", "a"), call("ask_inner", "b")], "done")
+    outer = agent(script, tools=[limited, Tool(ask_inner)], capabilities=[hooks])
+    async with run_app(Interlock([outer, inner])) as app, asyncio.timeout(60):
+        run = await app.client.start("support", "go", stuck_seconds=600)
+        with pytest.raises(RunFailedError, match="Nobody answered") as failed:
+            await run.result()
+
+        assert failed.value.error_type == names.APPROVAL_TIMED_OUT

@@ -260,7 +260,7 @@ async def test_an_output_too_large_for_a_payload_ends_the_run_by_name(run_app: R
     async with run_app(Interlock([agent(Script("x" * 800_000, "y"))])) as app:
         output = await (await app.client.start("support", "go")).result()
         assert (len(output.output), output.messages) == (800_000, None)
-    async with run_app(Interlock([agent(Script("x" * 1_600_000))])) as app:
+    async with run_app(Interlock([agent(Script("é" * 800_000))])) as app:  # It is the bytes that count.
         run = await app.client.start("support", "go")
         with pytest.raises(RunFailedError, match="1,600,") as failed:
             await run.result()

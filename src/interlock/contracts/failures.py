@@ -13,6 +13,9 @@ from interlock.contracts.masking import masked_text
 LONGEST_MESSAGE = 4_000
 """In characters. The message goes into the history, twice for an error in a step that ends its run."""
 
+LARGEST_OUTPUT_BYTES = 1_500_000
+"""Of what a run gives back. Temporal refuses a payload of 2 MB; past that a run could never end."""
+
 _FRAMEWORKS = ("interlock", "pydantic_ai", "pydantic_graph", "pydantic", "temporalio", "anyio")
 _FRAMEWORKS_WHERE_INSTALLED = ("agents", "openai")  # Users have modules of these names too.
 
@@ -43,6 +46,14 @@ def bounded(text: str, longest: int = LONGEST_MESSAGE) -> str:
     # What is behind twice the length cannot be a part of a secret that the kept text begins with.
     shown = masked_text(text[: 2 * longest].encode("utf-8", "backslashreplace").decode())
     return shown if len(shown) <= longest else f"{shown[:longest]}… ({len(text):,} characters in all)"
+
+
+def output_too_large(size: int) -> str:
+    """That an output of this many bytes cannot be a run's."""
+    return (
+        f"The agent's output has {size:,} bytes; at most {LARGEST_OUTPUT_BYTES:,} fit. "
+        "Return a reference to the data instead of the data."
+    )
 
 
 def unread(error: BaseException) -> str:

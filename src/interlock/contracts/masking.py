@@ -1,11 +1,15 @@
 """What a person, a summary or a log may see of a tool's arguments. The tool itself always gets the real ones."""
 
 import re
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 from interlock.contracts.payloads import Json
 
 MASK: Final = "[masked]"
+
+_LABELLED_TEXT: Final = 4_000  # In characters; the end of a long secret may be what tells it.
+_LABELLED_ITEMS: Final = 100
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SECRET_NAME: Final = re.compile(
@@ -53,24 +57,44 @@ def masked_text(text: str) -> str:
     return text
 
 
-def unmasked(edited: Json, real: Json, name: str = "") -> Json:
+def unmasked(edited: Json, real: Json, name: str = "", *, in_text: bool = False) -> Json:
     """Edited arguments with the real value wherever the reviewer left a masked one as it was.
 
+    in_text: also inside of a text that was changed around its only mask. Not for calls: a run that has refused such an
+    edit before would take it on a replay.
     Raises ValueError when a masked value was changed in part, or moved so that nobody can tell which one it is: the
     tool must never get the mask itself.
     """
     if isinstance(edited, dict) and isinstance(real, dict):
-        return {key: unmasked(item, real.get(key), _inner_name(name, key)) for key, item in edited.items()}
+        return {
+            key: unmasked(item, real.get(key), _inner_name(name, key), in_text=in_text) for key, item in edited.items()
+        }
     if isinstance(edited, list) and isinstance(real, list):
-        return _unmasked_list(edited, real, name)
+        return _unmasked_list(edited, real, name, in_text=in_text)
     if edited == (shown := masked(real, name)) and shown != real:
         return real
+    if in_text and (around := _with_its_secret(edited, real, shown)) is not None:
+        return around
     if str(edited).count(MASK) > str(real).count(MASK):
         raise ValueError(f"{name or 'value'}: a masked value was moved or changed in part; write it in full")
     return edited
 
 
-def _unmasked_list(edited: list[Json], real: list[Json], name: str) -> list[Json]:
+def _with_its_secret(edited: Json, real: Json, shown: Json) -> str | None:
+    """A text that was edited around its only mask, with the secret in its place.
+
+    None when it has another number of masks, or when the secret would not be known for one there.
+    """
+    if not (isinstance(edited, str) and isinstance(real, str) and isinstance(shown, str)) or MASK in real:
+        return None
+    if shown == MASK or (shown.count(MASK), edited.count(MASK)) != (1, 1):
+        return None
+    before, after = shown.split(MASK)
+    written = edited.replace(MASK, real[len(before) : len(real) - len(after)])
+    return written if masked_text(written) == masked_text(edited) else None
+
+
+def _unmasked_list(edited: list[Json], real: list[Json], name: str, *, in_text: bool) -> list[Json]:
     shown = [masked(item, name) for item in real]
 
     def counterpart(at: int, item: Json) -> Json:
@@ -84,12 +108,12 @@ def _unmasked_list(edited: list[Json], real: list[Json], name: str) -> list[Json
             return at_its_place
         return moved[0] if all(one == moved[0] for one in moved) else None
 
-    return [unmasked(item, counterpart(at, item), name) for at, item in enumerate(edited)]
+    return [unmasked(item, counterpart(at, item), name, in_text=in_text) for at, item in enumerate(edited)]
 
 
 def call_label(tool: str, arguments: dict[str, Json], *, limit: int = 180) -> str:
     """One line that says what a call does: `refund: order A-1001, amount 42.00`."""
-    parts = [f"{name} {_short(value)}" for name, value in masked(arguments).items()]
+    parts = [f"{name} {_short(value)}" for name, value in masked(_beginning(arguments)).items()]
     label = " ".join((f"{tool}: {', '.join(parts)}" if parts else tool).split())
     return label if len(label) <= limit else f"{label[: limit - 1]}…"
 
@@ -101,6 +125,15 @@ def _inner_name(name: str, key: str) -> str:
 
 def _names_a_secret(name: str) -> bool:
     return bool(name) and _SECRET_NAME.search(_CAMEL.sub("_", name).lower()) is not None
+
+
+def _beginning(value: Any) -> Any:
+    """As much of a value as a label can show. Many are made, and masking the whole of a large one takes long."""
+    if isinstance(value, dict):
+        return {key: _beginning(item) for key, item in islice(value.items(), _LABELLED_ITEMS)}
+    if isinstance(value, list):
+        return [_beginning(item) for item in value[:_LABELLED_ITEMS]]
+    return value[:_LABELLED_TEXT] if isinstance(value, str) else value
 
 
 def _short(value: Json) -> str:
