@@ -6,6 +6,7 @@ server's visibility store for all of them: two requests a second at most, whatev
 
 import asyncio
 import contextlib
+import contextvars
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -48,6 +49,8 @@ class Waiter:
         self._follow = follow
         self._hint = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
+        # Another waiter's coming or going can have it begin, and what it logs belongs to this one's task.
+        self._context = contextvars.copy_context()
 
     def hint(self) -> None:
         """Have it look at its run."""
@@ -68,7 +71,7 @@ class Waiter:
     def follow(self, wanted: bool) -> None:
         """Begin or stop to follow the run."""
         if wanted and self._following is None:
-            self._following = asyncio.create_task(self._follow(self.hint))
+            self._following = asyncio.create_task(self._follow(self.hint), context=self._context)
         elif not wanted and self._following is not None:
             self._following.cancel()
             self._following = None
