@@ -1,34 +1,84 @@
 """What the bridge takes from Airflow, wherever a version has it: 3.1 and later."""
 
 from datetime import datetime
+from typing import Any
 
 try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
         AirflowRescheduleException,
+        AirflowSkipException,
     )
 except ImportError:  # Before 3.2.
     from airflow.exceptions import (  # type: ignore[no-redef,attr-defined]
         AirflowException,
         AirflowFailException,
         AirflowRescheduleException,
+        AirflowSkipException,
     )
+try:
+    from airflow.sdk.configuration import conf
+except ImportError:  # Before 3.2.
+    from airflow.configuration import conf
 
-from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.sdk import exceptions as _exceptions
 
 __all__ = [
+    "ANSWERS_WAKE",
+    "DAG",
     "AirflowException",
     "AirflowFailException",
+    "AirflowSkipException",
     "BaseHook",
     "BaseOperator",
     "BaseOperatorLink",
     "BaseSensorOperator",
+    "address",
     "reschedule",
+    "start_dag_run",
+    "started_by_a_task",
 ]
+
+ANSWERS_WAKE = hasattr(_exceptions, "TaskAwaitingInput")
+"""Whether an answer to a Required Action wakes its deferred task up by itself, as it does from 3.3 on."""
 
 
 def reschedule(at: datetime) -> Exception:
     """What a task raises to be run again at a time, without its worker until then."""
     error: Exception = AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
     return error
+
+
+def address() -> str:
+    """Where people find Airflow, without a slash at the end; empty where it is not configured."""
+    return str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
+
+
+def started_by_a_task(dag_run: Any) -> bool:
+    """Whether a task has started a run of a Dag, and no person; true before 3.2, which does not tell the two apart."""
+    from airflow.sdk.api.datamodels._generated import DagRunType
+
+    by_task = getattr(DagRunType, "OPERATOR_TRIGGERED", None)
+    return by_task is None or dag_run.run_type == by_task
+
+
+def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any]) -> bool:
+    """Start a run of another Dag from a task, as TriggerDagRunOperator does; false when it is there already.
+
+    Raises LookupError, saying why, when Airflow does not start it.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    try:
+        said = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=conf))
+    except AirflowRuntimeError as error:
+        said = error.error
+    if not isinstance(said, ErrorResponse):
+        return True
+    if said.error == ErrorType.DAGRUN_ALREADY_EXISTS:
+        return False
+    raise LookupError(str(said.detail or said.error.value))

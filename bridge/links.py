@@ -6,7 +6,7 @@ Each is an XCom that the task writes as soon as its run has begun, before it wai
 from typing import Any
 from urllib.parse import quote
 
-from interlock.bridge._airflow import BaseOperatorLink
+from interlock.bridge._airflow import BaseOperatorLink, address
 
 
 class _StoredLink(BaseOperatorLink):
@@ -45,7 +45,7 @@ def links_of(*, ui_url: str, namespace: str, workflow_id: str, run_id: str, conn
     The run id is in them, so that a link of an earlier try's run never opens a later one.
     """
     workflow, run = quote(workflow_id, safe=""), quote(run_id, safe="")
-    place = f"/interlock/runs?connection={quote(conn_id, safe='')}&workflow_id={workflow}&run_id={run}"
+    place = f"{address()}/interlock/runs?connection={quote(conn_id, safe='')}&workflow_id={workflow}&run_id={run}"
     ui = ui_url.rstrip("/")
     return {
         LINKS[0].xcom_key: f"{ui}/namespaces/{quote(namespace, safe='')}/workflows/{workflow}/{run}/history"

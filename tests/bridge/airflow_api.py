@@ -35,15 +35,20 @@ class AirflowAPI:
 
     async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """Ask for something below /api/v2, and return the answer's JSON; None without one."""
-        if not self._token:
-            self._token = await self._log_in()
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {await self.token()}", "Accept": "application/json"}
         for _ in range(_ASKS):
             answer = await self._http.request(method, f"/api/v2{path}", json=body, params=query, headers=headers)
-            if not (answer.status_code == 500 and "Database error" in answer.text):
+            # With SQLite Airflow's log of actions can wait for a request that waits for it, until one is given up.
+            if answer.status_code != 500 or "Database error" not in answer.text:
                 break
-            await asyncio.sleep(0.2)  # Somebody else was writing into the database.
+            await asyncio.sleep(0.2)
         return _json(answer)
+
+    async def token(self) -> str:
+        """What Airflow knows the user by."""
+        if not self._token:
+            self._token = await self._log_in()
+        return self._token
 
     async def health(self) -> dict[str, Any]:
         """How the scheduler, triggerer and so on are, and when each was last heard of. No user is needed."""

@@ -28,8 +28,8 @@ TEMPORAL, WORKER = "temporal", "worker"
 API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER = "api-server", "scheduler", "dag-processor", "triggerer"
 AIRFLOW = {API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER}
 COMPONENTS = (TEMPORAL, WORKER, API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
-USERS = {"ada": "admin", "olga": "op", "uma": "user", "vera": "viewer"}
-"""The users of Airflow and their roles. Each one's password is the name."""
+USERS = {"ada": "admin", "olga": "op", "uma": "user", "vera": "viewer", "nora": ""}
+"""The users of Airflow and their roles; nora may nothing. Each one's password is the name."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BIN = Path(sys.executable).parent
