@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from interlock.bridge.approvals import approvals_dag
     from interlock.bridge.decorator import agent_workflow_task
     from interlock.bridge.hook import TemporalHook
     from interlock.bridge.operators import AgentWorkflowOperator, TemporalSignalOperator, TemporalWorkflowOperator
@@ -16,6 +17,7 @@ __all__ = [
     "TemporalWorkflowOperator",
     "TemporalWorkflowSensor",
     "agent_workflow_task",
+    "approvals_dag",
 ]
 
 _PLACES = {
@@ -25,6 +27,7 @@ _PLACES = {
     "TemporalWorkflowOperator": "operators",
     "TemporalWorkflowSensor": "sensor",
     "agent_workflow_task": "decorator",
+    "approvals_dag": "approvals",
 }
 
 

@@ -11,6 +11,7 @@
 | ForeignRunError | no | take another workflow id |
 | RunVanishedError | no | see `on_vanished_run` |
 | BadTaskError | no | an argument of the task has the wrong form |
+| ApprovalsDagError | yes | the approvals Dag is missing, or cannot run; the agent's run waits |
 | TemporalUnavailableError | yes | Temporal, or its worker, did not answer |
 """
 
@@ -74,6 +75,10 @@ class RunVanishedError(_AboutRun, AirflowFailException):
 
 class BadTaskError(AirflowFailException):
     """An argument of the task has the wrong form."""
+
+
+class ApprovalsDagError(AirflowException):
+    """What the run asks cannot be shown in Airflow. The run waits; requests can be decided elsewhere."""
 
 
 class TemporalUnavailableError(AirflowException):

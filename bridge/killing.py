@@ -1,6 +1,7 @@
 """When a task's run is ended with the task, and how."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
@@ -11,8 +12,18 @@ from interlock.client import Client
 OnKill = Literal["cancel", "terminate", "leave"]
 """What becomes of an open run when its task is over: it may clean up (`cancel`), it ends at once, or it goes on."""
 
+_detached: set["asyncio.Task[None]"] = set()
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 _ASKS = 5
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Do what has to be done when a trigger is killed. To its end: Airflow kills it again every second until it is
+    gone, and that cancels whatever is awaited there."""
+    task = asyncio.create_task(work)
+    _detached.add(task)
+    task.add_done_callback(_detached.discard)
+    await asyncio.shield(task)
 
 
 async def is_over(ti: Any) -> bool:

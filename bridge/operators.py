@@ -24,6 +24,7 @@ from interlock.bridge.hook import TemporalHook, run_coroutine
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.killing import OnKill, stop_run, task_state
 from interlock.bridge.links import LINKS, links_of
+from interlock.bridge.mirror import APPROVALS_DAG, show_requests
 from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, run_xcom, xcoms_of
 from interlock.bridge.progress import Progress
 from interlock.bridge.starting import (
@@ -433,6 +434,7 @@ class AgentWorkflowOperator(_RunOperator):
     requested_by: who wants the run; the user who has triggered the Dag run, or the Dag, when not given.
     approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
     `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
+    approvals_dag_id: its id.
     assignees: of `required_actions`: ids of the Airflow users who may answer; everybody who may when empty.
     on_stuck: when a step has failed for good, `fail` the try: the next one runs that step again in place. `wait`: until
     somebody else has it retried. stuck_seconds: how long such a run waits.
@@ -469,7 +471,7 @@ class AgentWorkflowOperator(_RunOperator):
         requested_by: str | None = None,
         stream: bool = False,
         approvals: Approvals = "interlock",
-        approvals_dag_id: str = "interlock_approvals",
+        approvals_dag_id: str = APPROVALS_DAG,
         assignees: Sequence[str] = (),
         on_stuck: OnStuck = "fail",
         stuck_seconds: float = DEFAULT_STUCK_SECONDS,
@@ -526,7 +528,7 @@ class AgentWorkflowOperator(_RunOperator):
         return self.approvals == "required_actions"
 
     async def _show_requests(self, context: Any, client: Client, waited: Waited) -> Waited:
-        raise NotImplementedError
+        return await show_requests(client, waited, dag_id=self.approvals_dag_id, assignees=self.assignees)
 
 
 class TemporalSignalOperator(BaseOperator):

@@ -13,9 +13,19 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Interlock",
         "description": "Runs agents and any other workflow on Temporal, and waits for them without holding a worker.",
         "hooks": [{"integration-name": "Temporal", "python-modules": ["interlock.bridge.hook"]}],
-        "operators": [{"integration-name": "Temporal", "python-modules": ["interlock.bridge.operators"]}],
+        "operators": [
+            {
+                "integration-name": "Temporal",
+                "python-modules": ["interlock.bridge.operators", "interlock.bridge.approvals"],
+            }
+        ],
         "sensors": [{"integration-name": "Temporal", "python-modules": ["interlock.bridge.sensor"]}],
-        "triggers": [{"integration-name": "Temporal", "python-modules": ["interlock.bridge.triggers"]}],
+        "triggers": [
+            {
+                "integration-name": "Temporal",
+                "python-modules": ["interlock.bridge.triggers", "interlock.bridge.awaiting"],
+            }
+        ],
         "integrations": [
             {"integration-name": "Temporal", "external-doc-url": "https://docs.temporal.io", "tags": ["service"]}
         ],

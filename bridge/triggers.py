@@ -19,7 +19,7 @@ from interlock.bridge import metrics
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.killing import is_over, stop_run
+from interlock.bridge.killing import finish, is_over, stop_run
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
 from interlock.bridge.watching import Waiter, watch_of
@@ -32,12 +32,12 @@ Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
 _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself looks that often.
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
+_SOON = 20  # Looks, a second apart.
 _LONGEST_PAUSE_SECONDS = 30.0
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
 
 _log = structlog.get_logger(__name__)
-_detached: set["asyncio.Task[None]"] = set()
 
 
 class RunTrigger(BaseTrigger):
@@ -49,6 +49,7 @@ class RunTrigger(BaseTrigger):
     def __init__(self, waited: dict[str, Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.waited = Waited.model_validate(waited)
+        self._looks_soon = 0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and what it is made with, as Airflow stores it."""
@@ -67,7 +68,10 @@ class RunTrigger(BaseTrigger):
         async def follow(hint: Callable[[], None]) -> None:
             while True:
                 try:
-                    async for _ in progress.follow():
+                    async for event in progress.follow():
+                        # What a request needs is looked up before it is open: it is looked for until it is.
+                        if event.kind == "approval_asked" and self.waited.mirrors:
+                            self._looks_soon = _SOON
                         hint()
                     hint()
                     return
@@ -84,11 +88,7 @@ class RunTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Somebody has acted on the task. The run is ended only when the task is over: not for a clear, and not for an
         answer in Required Actions, which wakes the task up just so."""
-        # Airflow asks again every second until this trigger is gone, and that cancels whatever is awaited here.
-        work = asyncio.create_task(self._kill())
-        _detached.add(work)
-        work.add_done_callback(_detached.discard)
-        await asyncio.shield(work)
+        await finish(self._kill())
 
     async def _kill(self) -> None:
         if self.waited.on_kill == "leave" or not await is_over(self.task_instance):
@@ -127,6 +127,9 @@ class RunTrigger(BaseTrigger):
             await waiter.wait(min(self._seconds_left(), self._pause(waiter, warned)))
 
     def _pause(self, waiter: Waiter, warned: bool) -> float:
+        if self._looks_soon:
+            self._looks_soon -= 1
+            return 1.0
         age = (datetime.now(UTC) - self.waited.began_at).total_seconds()
         if not warned and age < _NO_WORKER_SECONDS:
             return _NO_WORKER_SECONDS - age + 1

@@ -1,0 +1,215 @@
+"""The trigger of a Required Action: waits until it is answered, or settled elsewhere, and closes it then."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal
+from uuid import UUID
+
+import structlog
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+from temporalio.service import RPCError
+
+from interlock.bridge._airflow import ANSWERS_WAKE
+from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
+from interlock.bridge.form import REASON, Answer, closing_option
+from interlock.bridge.hook import TemporalHook
+from interlock.bridge.killing import finish, is_over
+from interlock.bridge.mirror import Asked
+from interlock.bridge.settling import Settled, settled_of
+from interlock.bridge.watching import Waiter, watch_of
+from interlock.client import Client
+from interlock.contracts.errors import InterlockError, RefusedError
+
+Until = Literal["settled", "recalled", "reached"]
+
+_LOOKS_EVERY_SECONDS = 60.0  # Without a hint.
+_LOOKS_RARELY_SECONDS = 300.0
+_ANSWERS_EVERY_SECONDS = 5.0  # Where an answer does not wake the task up by itself.
+_LONGEST_PAUSE_SECONDS = 30.0
+_RECALLS = 5
+
+_log = structlog.get_logger(__name__)
+
+
+class RequestTrigger(BaseTrigger):
+    """Waits for one request. Its events are hints with which the task looks at the request again. It ends no run.
+
+    asked: as `Asked` in JSON. ti_id: of the task instance that shows it.
+    until: `settled`: it is answered, or settled elsewhere: then it is closed here. `recalled`: at once: with the answer
+    that an earlier try of the task got, if any. `reached`: a worker of the run answers.
+    answer: as `Answer` in JSON; what `reached` gives back.
+    """
+
+    def __init__(
+        self, asked: dict[str, Any], ti_id: str, until: Until = "settled", answer: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asked = Asked.model_validate(asked)
+        self.ti_id = ti_id
+        self.until = until
+        self.answer = answer
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class and what it is made with, as Airflow stores it."""
+        return "interlock.bridge.awaiting.RequestTrigger", {
+            "asked": self.asked.model_dump(mode="json"),
+            "ti_id": self.ti_id,
+            "until": self.until,
+            "answer": self.answer,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait until the task has something to do. Yields one event."""
+        if self.until == "recalled":
+            yield self._event(await self._recall())
+            return
+        try:
+            client = await self._client()
+        except BadTaskError as error:  # The task says it, with its own type.
+            yield self._event(error=str(error))
+            return
+        if self.until == "reached":
+            await self._reach(client)
+            yield self._event(Answer.model_validate(self.answer) if self.answer else None)
+            return
+        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client)) as waiter:
+            event = await self._wait(client, waiter)
+        yield event
+
+    async def on_kill(self) -> None:
+        """Somebody has acted on the task. When that is over, nobody may answer into the void; its run goes on."""
+        await finish(self._kill())
+
+    async def _kill(self) -> None:
+        if await is_over(self.task_instance):
+            await self._close(Settled(outcome="not_decided", reason="this task was ended; its run still waits"))
+
+    def _follow(self, client: Client) -> Any:
+        async def follow(hint: Callable[[], None]) -> None:
+            run, offset = client.attach(self.asked.workflow_id), 0
+            while True:
+                try:
+                    async for event in run.events(from_offset=offset):
+                        offset = event.offset + 1
+                        if event.kind.startswith(("approval_", "run_")):
+                            hint()
+                    return
+                except RefusedError:  # Its events cannot be told; it is looked at without hints.
+                    return
+                except (InterlockError, RPCError):
+                    hint()
+                    await asyncio.sleep(random.uniform(1, 3))  # noqa: S311 - Only spreads reconnections.
+
+        return follow
+
+    async def _wait(self, client: Client, waiter: Waiter) -> TriggerEvent:
+        seen: tuple[Any, ...] = ()
+        while True:
+            # An answer may have come before this trigger was there.
+            try:
+                if answer := await self._answered():
+                    return self._event(answer)
+            except Exception as error:  # Airflow's own API does not answer: it is looked at again.
+                _log.warning("required_action.unread", error=str(error))
+            try:
+                if (now := await self._history(client)) != seen:
+                    settled, _ = await settled_of(client, self.asked)
+                    if settled is not None:
+                        await self._close(settled)
+                        return self._event()
+                    seen = now
+            except (InterlockError, RPCError) as error:
+                _log.warning("temporal.unanswered", error=str(error))
+            rare = _LOOKS_EVERY_SECONDS if waiter.follows else _LOOKS_RARELY_SECONDS
+            pause = rare if ANSWERS_WAKE else _ANSWERS_EVERY_SECONDS
+            await waiter.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - Only spreads the requests of many.
+
+    async def _history(self, client: Client) -> tuple[Any, ...]:
+        """What changes whenever the run's history does: reading that is worth it only then."""
+        try:
+            found = await client.temporal.get_workflow_handle(self.asked.workflow_id).describe()
+        except RPCError as error:
+            if "not found" in error.message:
+                return ("gone",)
+            raise
+        return found.run_id, found.history_length, found.status
+
+    async def _client(self) -> Client:
+        pause = 1.0
+        while True:
+            try:
+                return await TemporalHook(self.asked.temporal_conn_id).client()
+            except TemporalUnavailableError as error:
+                _log.warning("temporal.unanswered", error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _reach(self, client: Client) -> None:
+        pause = 1.0
+        while True:
+            try:
+                await client.attach(self.asked.workflow_id).approvals()
+                return
+            except RefusedError:  # Then the task finds out more.
+                return
+            except InterlockError as error:
+                _log.warning("temporal.unanswered", error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _recall(self) -> Answer | None:
+        # An answer must not be taken for none since Airflow is busy: to ask again would wipe it out.
+        for attempt in range(_RECALLS):
+            try:
+                return await self._answered()
+            except Exception:
+                if attempt == _RECALLS - 1:
+                    raise
+                await asyncio.sleep(attempt + 1)
+        raise AssertionError("unreachable")
+
+    async def _answered(self) -> Answer | None:
+        """What a person has answered here; None for nobody."""
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
+
+        try:
+            found = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
+        except AirflowRuntimeError as error:
+            if (error.error.detail or {}).get("status_code") == 404:  # Nothing is shown.
+                return None
+            raise
+        user = found.responded_by_user
+        return Answer.read(
+            {
+                "responded_by_user": {"id": user.id, "name": user.name} if user else None,
+                "chosen_options": list(found.chosen_options or ()),
+                "params_input": found.params_input,
+                "responded_at": found.responded_at,
+            }
+        )
+
+    async def _close(self, settled: Settled) -> None:
+        """Close the Required Action: only a trigger may. It keeps how it was settled, and no name of Airflow's."""
+        from airflow.sdk.execution_time.hitl import update_hitl_detail_response
+
+        with contextlib.suppress(Exception):  # A person was quicker: then the run tells them.
+            await sync_to_async(update_hitl_detail_response)(
+                ti_id=UUID(self.ti_id),
+                chosen_options=[closing_option(settled.outcome)],
+                params_input={REASON: str(settled)},
+            )
+
+    def _event(self, answer: Answer | None = None, **more: Any) -> TriggerEvent:
+        payload = {
+            # SQLite uses ids again: an event can reach a task that another trigger was made for.
+            "asked": self.asked.model_dump(mode="json"),
+            "ti_id": self.ti_id,
+            "until": self.until,
+            "answer": answer.model_dump(mode="json") if answer else None,
+            **more,
+        }
+        return TriggerEvent(payload)  # type: ignore[no-untyped-call]

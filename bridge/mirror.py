@@ -1,0 +1,88 @@
+"""Shows what a run asks as Required Actions: each request is a run of its own of the approvals Dag.
+
+One task instance can show one request only: up to Airflow 3.3 the text of a Required Action never changes.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Self
+
+import structlog
+
+from interlock.bridge._airflow import start_dag_run
+from interlock.bridge.errors import ApprovalsDagError
+from interlock.bridge.outcome import Waited
+from interlock.client import Client
+from interlock.contracts.errors import RefusedError
+from interlock.contracts.payloads import Payload
+
+APPROVALS_DAG = "interlock_approvals"
+
+_log = structlog.get_logger("interlock.run")
+
+
+class Asked(Payload):
+    """Which request a run of the approvals Dag shows: its configuration. The request itself is read from Temporal.
+
+    run_id, digest: of the request. assignees: ids of the Airflow users who may answer; all who may when empty.
+    round: how many times it was asked here. said: why it is asked again.
+    """
+
+    temporal_conn_id: str
+    workflow_id: str
+    run_id: str
+    request_id: str
+    digest: str
+    assignees: tuple[str, ...] = ()
+    round: int = 1
+    said: str = ""
+
+    @property
+    def dag_run_id(self) -> str:
+        """The run of the approvals Dag that shows it. Asking again for the same is the same run."""
+        key = "\0".join((self.workflow_id, self.run_id, self.request_id))
+        words = re.sub(r"[^A-Za-z0-9_.~-]+", ".", f"{self.workflow_id[:150]}.{self.request_id[:40]}")
+        again = f"-{self.round}" if self.round > 1 else ""
+        return f"{words}.{hashlib.sha256(key.encode()).hexdigest()[:12]}{again}"
+
+    def again(self, said: str) -> Self:
+        """The same, to be asked once more. said: why."""
+        return self.model_copy(update={"round": self.round + 1, "said": said})
+
+
+def start(asked: Asked, dag_id: str) -> bool:
+    """Have a request shown; false when it was already. For code of a task. Raises ApprovalsDagError."""
+    try:
+        return start_dag_run(dag_id, asked.dag_run_id, asked.model_dump(mode="json"))
+    except LookupError as error:
+        raise ApprovalsDagError(
+            f"Request {asked.request_id!r} of run {asked.workflow_id!r} cannot be shown in Airflow: no run of Dag "
+            f"{dag_id!r} can be started: {error}. The Dag comes by a file in the Dags folder that calls "
+            "`interlock.bridge.approvals_dag()`. The agent's run waits; the next try shows the request."
+        ) from error
+
+
+async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str]) -> Waited:
+    """Have the run's open requests shown that are not yet. Needs a worker. For code of a task."""
+    try:
+        requests = await client.attach(waited.workflow_id).approvals()
+    except RefusedError:  # It has ended meanwhile.
+        return waited
+    for request in requests:
+        if request.request_id in waited.asked:
+            continue
+        asked = Asked(
+            temporal_conn_id=waited.temporal_conn_id,
+            workflow_id=request.workflow_id,
+            run_id=request.run_id,
+            request_id=request.request_id,
+            digest=request.digest,
+            assignees=tuple(assignees),
+        )
+        if start(asked, dag_id):
+            _log.info(
+                f"Request {request.request_id}, {request.tool}: a Required Action of {dag_id}, {asked.dag_run_id}."
+            )
+    # Those that are settled need not be known any longer: no other request gets their ids.
+    return waited.model_copy(update={"asked": tuple(request.request_id for request in requests)})
