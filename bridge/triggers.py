@@ -22,10 +22,10 @@ from interlock.bridge.hook import TemporalHook
 from interlock.bridge.killing import finish, is_over, stop_run
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
-from interlock.bridge.watching import Waiter, watch_of
+from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
 from interlock.contracts import names
-from interlock.contracts.errors import InterlockError, RefusedError, UnavailableError
+from interlock.contracts.errors import InterlockError, RefusedError
 
 Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
 
@@ -50,6 +50,7 @@ class RunTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.waited = Waited.model_validate(waited)
         self._looks_soon = 0
+        self._has_worker = False  # Or it has been said that there is none.
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and what it is made with, as Airflow stores it."""
@@ -66,9 +67,11 @@ class RunTrigger(BaseTrigger):
         progress = Progress(run, skip=self.waited.told)
 
         async def follow(hint: Callable[[], None]) -> None:
+            failures = 0
             while True:
                 try:
                     async for event in progress.follow():
+                        failures = 0
                         # What a request needs is looked up before it is open: it is looked for until it is.
                         if event.kind == "approval_asked" and self.waited.mirrors:
                             self._looks_soon = _SOON
@@ -77,10 +80,12 @@ class RunTrigger(BaseTrigger):
                     return
                 except (InterlockError, RPCError):
                     hint()
-                    await asyncio.sleep(random.uniform(1, 3))  # noqa: S311 - Only spreads reconnections.
+                    failures += 1
+                    await asyncio.sleep(_pause_after(failures))
 
-        async with watch_of(client.temporal).waiting(self.waited.workflow_id, follow) as waiter:
-            event = await self._wait(client, waiter)
+        watch = watch_of(client.temporal)
+        async with watch.waiting(self.waited.workflow_id, follow) as waiter:
+            event = await self._wait(client, watch, waiter, progress)
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
         yield event
@@ -109,32 +114,39 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(min(pause, max(self._seconds_left(), 0.1)))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _wait(self, client: Client, waiter: Waiter) -> TriggerEvent:
-        warned = False
+    async def _wait(self, client: Client, watch: Watch, waiter: Waiter, progress: Progress) -> TriggerEvent:
+        failures, hinted = 0, False
         while True:
             try:
-                found = await self._look(client)
-            except (RPCError, UnavailableError) as error:
+                async with watch.turn:
+                    found = await self._look(client)
+                    if found is None and hinted and not waiter.follows:
+                        with contextlib.suppress(InterlockError, RPCError):
+                            await progress.catch_up()
+                failures = 0
+            except (RPCError, InterlockError) as error:
+                # Of whatever kind: the run is not known to have ended, so it is waited for.
                 _log.warning("temporal.unanswered", error=str(error))
+                failures += 1
                 found = None
             if found is not None:
                 return found
             if self._seconds_left() <= 0:
                 await self._end_in_time(client)
                 return self._event("timeout")
-            if not warned:
-                warned = await self._warn_of_no_worker(client)
-            await waiter.wait(min(self._seconds_left(), self._pause(waiter, warned)))
+            pause = _pause_after(failures) if failures else self._pause(watch, waiter)
+            hinted = await waiter.wait(min(self._seconds_left(), pause))
 
-    def _pause(self, waiter: Waiter, warned: bool) -> float:
+    def _pause(self, watch: Watch, waiter: Waiter) -> float:
         if self._looks_soon:
             self._looks_soon -= 1
             return 1.0
-        age = (datetime.now(UTC) - self.waited.began_at).total_seconds()
-        if not warned and age < _NO_WORKER_SECONDS:
-            return _NO_WORKER_SECONDS - age + 1
-        rare = _LOOKS_EVERY_SECONDS if waiter.follows or self.waited.mirrors else _LOOKS_RARELY_SECONDS
-        return rare * random.uniform(0.8, 1.2)  # noqa: S311 - Only spreads the requests of many.
+        if not self._has_worker and (left := _NO_WORKER_SECONDS - self._age()) > 0:
+            return left + 1
+        return watch.pause(_LOOKS_EVERY_SECONDS if waiter.follows or self.waited.mirrors else _LOOKS_RARELY_SECONDS)
+
+    def _age(self) -> float:
+        return (datetime.now(UTC) - self.waited.began_at).total_seconds()
 
     def _seconds_left(self) -> float:
         if self.waited.deadline is None:
@@ -147,6 +159,8 @@ class RunTrigger(BaseTrigger):
             return self._event("vanished") if self.waited.must_exist else None
         if found.status in CLOSED:
             return await self._ended(client)
+        if not self._has_worker:
+            self._look_for_worker(client, found)
         status, pending = _what_waits(found)
         if status == "stuck" and self.waited.on_stuck == "fail":
             return self._event("stuck")
@@ -180,22 +194,25 @@ class RunTrigger(BaseTrigger):
         with contextlib.suppress(RPCError, InterlockError):
             await stop_run(client, self.waited.workflow_id, self.waited.on_kill, "The task's time is over.")
 
-    async def _warn_of_no_worker(self, client: Client) -> bool:
-        """Say it once when no worker has begun the run within a minute. Returns whether there is nothing to say."""
-        if (datetime.now(UTC) - self.waited.began_at).total_seconds() < _NO_WORKER_SECONDS:
-            return False
-        with contextlib.suppress(RPCError, InterlockError):
-            found = await self._describe(client.temporal)
-            if found is not None and found.history_length <= 3:
-                _log.warning(
-                    f"No worker has begun run {self.waited.workflow_id} on task queue {client.task_queue!r} since "
-                    f"{self.waited.began_at:%H:%M:%S} UTC. It begins when one does: `interlock worker run MODULE:APP`."
-                )
-        return True
+    def _look_for_worker(self, client: Client, found: WorkflowExecutionDescription) -> None:
+        """Say it once when no worker has begun the run within a minute."""
+        self._has_worker = found.history_length > 3
+        if self._has_worker or self._age() < _NO_WORKER_SECONDS:
+            return
+        self._has_worker = True
+        _log.warning(
+            f"No worker has begun run {self.waited.workflow_id} on task queue {client.task_queue!r} since "
+            f"{self.waited.began_at:%H:%M:%S} UTC. It begins when one does: `interlock worker run MODULE:APP`."
+        )
 
     def _event(self, kind: Kind, **more: Any) -> TriggerEvent:
         payload = {"kind": kind, "waited": self.waited.model_dump(mode="json"), **more}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+def _pause_after(failures: int) -> float:
+    pause = min(2.0 ** min(failures, 10), _LONGEST_PAUSE_SECONDS)
+    return pause * random.uniform(0.5, 1.0)  # noqa: S311 - Only spreads the requests of many.
 
 
 async def what_waits(client: Client, workflow_id: str) -> tuple[str, int]:

@@ -1,7 +1,8 @@
 """Waits for many runs at once: whoever waits is given a hint that its run may have changed, and looks at it then.
 
 A few runs are each followed by a long poll of their history. When more wait in one process, one watcher asks the
-server's visibility store for all of them: two requests a second at most, whatever their number.
+server's visibility store for all of them: two requests a second at most, whatever their number. Those that have a
+reason to look at their runs all at once, as when the process has just started, take turns.
 """
 
 import asyncio
@@ -12,12 +13,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import structlog
 from temporalio.client import Client as TemporalClient
 from temporalio.common import SearchAttributeKey
-from temporalio.service import RPCError
 
 from interlock.bridge import metrics
 from interlock.contracts import names
@@ -25,6 +24,9 @@ from interlock.contracts import names
 FOLLOWED = 8
 """Up to how many runs are followed one by one."""
 
+_FOLLOWED_AGAIN = FOLLOWED // 2  # Not as soon as there is one less, or a ninth that comes and goes has all look anew.
+_LOOKS_AT_ONCE = 16
+_SECONDS_FOR_EACH = 3.0
 _CLOSED_EVERY_SECONDS = 0.9
 _WAITING_EVERY_SECONDS = 3.0
 _OPEN_EVERY_SECONDS = 60.0
@@ -56,12 +58,14 @@ class Waiter:
         """Have it look at its run."""
         self._hint.set()
 
-    async def wait(self, seconds: float) -> None:
-        """Wait for a hint, for some seconds at most."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a hint, for some seconds at most. Returns whether there was one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._hint.wait()
+        hinted = self._hint.is_set()
         self._hint.clear()
+        return hinted
 
     @property
     def follows(self) -> bool:
@@ -84,42 +88,57 @@ class Watch:
     def __init__(self, temporal: TemporalClient) -> None:
         self._temporal = temporal
         self._waiters: dict[str, set[Waiter]] = {}
+        self._number = 0
         self._watching: asyncio.Task[None] | None = None
+        self.turn = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        """Held by whoever looks at a run."""
         self._closed_after: datetime | None = None
         self._seen_closed: dict[str, datetime] = {}
         self._seen_waiting: dict[str, tuple[str | None, int | None]] = {}
         self.requests = 0  # To the server so far, for who measures.
 
     def __len__(self) -> int:
-        return sum(len(waiters) for waiters in self._waiters.values())
+        return self._number
+
+    def pause(self, seconds: float) -> float:
+        """How long one that has been given no hint waits until it looks by itself: longer than that when many do."""
+        pause = max(seconds, len(self) * _SECONDS_FOR_EACH)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 - Only spreads the requests of many.
 
     @contextlib.asynccontextmanager
     async def waiting(self, workflow_id: str, follow: Follow) -> AsyncIterator[Waiter]:
         """Wait for a run inside of this context."""
         waiter = Waiter(workflow_id, follow)
         self._waiters.setdefault(workflow_id, set()).add(waiter)
+        self._number += 1
+        _watches[self._temporal] = self
         self._arrange()
         try:
             yield waiter
         finally:
             waiter.follow(False)
+            self._number -= 1
             self._waiters[workflow_id].discard(waiter)
             if not self._waiters[workflow_id]:
                 del self._waiters[workflow_id]
                 self._seen_waiting.pop(workflow_id, None)
             self._arrange()
+            if not self._waiters:
+                _watches.pop(self._temporal, None)
 
     def _arrange(self) -> None:
-        crowded = len(self) > FOLLOWED
-        metrics.waiting(sum(len(watch) for watch in _watches.values()))
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.follow(not crowded)
-        if crowded and self._watching is None:
+        metrics.waiting(sum(map(len, _watches.values())))
+        if self._watching is None and self._number > FOLLOWED:
             self._watching = asyncio.create_task(self._watch())
-        elif not crowded and self._watching is not None:
+        elif self._watching is not None and self._number <= _FOLLOWED_AGAIN:
             self._watching.cancel()
             self._watching, self._closed_after = None, None
+            self._seen_closed, self._seen_waiting = {}, {}
+        elif self._watching is not None:
+            return
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.follow(self._watching is None)
 
     async def _watch(self) -> None:
         asked = [
@@ -129,7 +148,21 @@ class Watch:
         ]
         async with asyncio.TaskGroup() as group:
             for look, seconds in asked:
-                group.create_task(_every(look, seconds))
+                group.create_task(self._every(look, seconds))
+
+    async def _every(self, look: Callable[[], Awaitable[None]], seconds: float) -> None:
+        pause = seconds
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311 - Only spreads the requests of many.
+            before = self.requests
+            try:
+                await look()
+                # What takes several pages is asked for as much less often.
+                pause = seconds * max(1, self.requests - before)
+            except Exception as error:  # Whatever it is: without this watch a thousand would wait in vain.
+                if pause <= seconds:
+                    _log.warning("temporal.unanswered", error=str(error))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _look_for_closed(self) -> None:
         after = self._closed_after or datetime.now(UTC) - timedelta(minutes=5)
@@ -181,28 +214,13 @@ class Watch:
             waiter.hint()
 
 
-async def _every(look: Callable[[], Awaitable[None]], seconds: float) -> None:
-    pause = seconds
-    while True:
-        await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311 - Only spreads the requests of many.
-        try:
-            await look()
-            pause = seconds
-        except RPCError as error:
-            if pause == seconds:
-                _log.warning("temporal.unanswered", error=error.message)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-
 def _text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-_watches: "WeakKeyDictionary[TemporalClient, Watch]" = WeakKeyDictionary()
+_watches: dict[TemporalClient, Watch] = {}
 
 
 def watch_of(temporal: TemporalClient) -> Watch:
     """The watch of a client; the hook shares one client between all triggers of a process."""
-    if temporal not in _watches:
-        _watches[temporal] = Watch(temporal)
-    return _watches[temporal]
+    return _watches.get(temporal) or Watch(temporal)

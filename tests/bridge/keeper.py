@@ -1,4 +1,4 @@
-"""Keeps real Airflow, a Temporal server and a worker up: `python -m tests.bridge.keeper FOLDER COMPONENTS`.
+"""Keeps real Airflow, a Temporal server and a worker up: `python -m tests.bridge.keeper FOLDER SETUP COMPONENTS`.
 
 Whatever of it ends is started again, as a service manager would do, unless FOLDER/down has a file of its name. Who uses
 it holds a shared lock on FOLDER/users; once nobody does it kills everything and ends.
@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -35,6 +36,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 _BIN = Path(sys.executable).parent
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What is kept up. app: the worker's, as MODULE:APP. dags: the folder of the Dag files."""
+
+    app: str = "tests.bridge.agents:app"
+    dags: str = str(DAGS)
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+
 class Ending(Protocol):
     """A process that can be waited for."""
 
@@ -46,11 +58,12 @@ class Ending(Protocol):
 class Keeper:
     """The components, in one folder. It tells of them in FOLDER/stack.json."""
 
-    def __init__(self, folder: Path, components: Sequence[str]) -> None:
+    def __init__(self, folder: Path, setup: Setup, components: Sequence[str]) -> None:
         self._folder = folder
+        self._setup = setup
         self._api, self._temporal = _free_port(), _free_port()
         self._pids: dict[str, int | None] = dict.fromkeys(components)
-        self._environment = _environment(folder, self._api, self._temporal)
+        self._environment = environment(folder, setup, self._api, self._temporal)
         # Its event loop waits for the lock that another of its requests holds, which needs the loop to let go of it.
         self._own = {API_SERVER: {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": _database(folder, wait_seconds=1)}}
         (folder / "down").mkdir(exist_ok=True)
@@ -90,7 +103,7 @@ class Keeper:
             )
             return server.process
         if name == WORKER:
-            return await self._program(name, _BIN / "interlock", "worker", "run", "tests.bridge.agents:app")
+            return await self._program(name, _BIN / "interlock", "worker", "run", self._setup.app)
         # Their servers of logs would listen on all interfaces; logs are read from the folder.
         options = ["--skip-serve-logs"] if name in (SCHEDULER, TRIGGERER) else []
         return await self._program(name, _BIN / "airflow", name, *options)
@@ -129,12 +142,13 @@ def _database(folder: Path, *, wait_seconds: int) -> str:
     return f"sqlite:///{folder / 'home' / 'airflow.db'}?timeout={wait_seconds}"
 
 
-def _environment(folder: Path, api: int, temporal: int) -> Mapping[str, str]:
+def environment(folder: Path, setup: Setup, api: int, temporal: int) -> Mapping[str, str]:
+    """Of all components: where they find each other and what they work on. api, temporal: their ports."""
     ours = ("AIRFLOW", "INTERLOCK_", "TEMPORAL_")
     connection: dict[str, Any] = {"conn_type": "temporal", "host": "127.0.0.1", "port": temporal}
     connection["extra"] = {"namespace": "default"}
     settings = {
-        "CORE__DAGS_FOLDER": DAGS,
+        "CORE__DAGS_FOLDER": setup.dags,
         "CORE__PLUGINS_FOLDER": folder / "plugins",
         "CORE__LOAD_EXAMPLES": False,
         "CORE__PARALLELISM": 4,
@@ -209,16 +223,16 @@ def _kill_all() -> None:
         time.sleep(0.02)
 
 
-def main(folder: Path, components: Sequence[str]) -> None:
+def main(folder: Path, setup: Setup, components: Sequence[str]) -> None:
     """Keep the components up in the folder. Another keeper of the same folder must not be at work."""
     # What a killed component has started becomes this one's to end.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with (folder / "keeper").open("wb") as lock, (folder / "users").open("wb") as users:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        asyncio.run(_keep_while_used(Keeper(folder, components), users))
+        asyncio.run(_keep_while_used(Keeper(folder, setup, components), users))
         # Before the other lock, which lets the next ones in: they must not take this one for one that is at work.
         lock.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), Setup(**json.loads(sys.argv[2])), sys.argv[3:])

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -22,12 +22,13 @@ from tests.bridge.keeper import (
     API_SERVER,
     COMPONENTS,
     DAG_PROCESSOR,
-    DAGS,
     REPOSITORY,
     SCHEDULER,
     TEMPORAL,
     TRIGGERER,
     WORKER,
+    Setup,
+    environment,
 )
 from tests.bridge.processes import descendants, is_alive, memory_bytes, send, title
 
@@ -42,17 +43,20 @@ _UP_SECONDS = 150
 class Stack:
     """The components, as a test finds them in the folder of their keeper."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, setup: Setup | None = None) -> None:
         self.folder = folder
+        self._setup = setup or Setup()
 
     @classmethod
     @asynccontextmanager
-    async def shared(cls, folder: Path, components: Sequence[str] = COMPONENTS) -> AsyncIterator["Stack"]:
+    async def shared(
+        cls, folder: Path, components: Sequence[str] = COMPONENTS, *, setup: Setup | None = None
+    ) -> AsyncIterator["Stack"]:
         """The stack in the folder, which is started when nobody uses it yet and ends when nobody does any more."""
         folder.mkdir(exist_ok=True)
         async with _locked(folder / "users", fcntl.LOCK_SH):  # Waits for a keeper that is about to end.
             async with _locked(folder / "starting", fcntl.LOCK_EX):
-                stack = cls(folder)
+                stack = cls(folder, setup)
                 if not stack._has_keeper():
                     stack._start_keeper(components)
                 await stack._all_up(components)
@@ -67,6 +71,11 @@ class Stack:
     def temporal_address(self) -> str:
         """The Temporal server's address."""
         return str(self._told()["temporal"])
+
+    def environment(self) -> Mapping[str, str]:
+        """What a process needs to be one of the components, such as one that works on Airflow's database."""
+        ports = [int(address.rpartition(":")[2]) for address in (self.api_url, self.temporal_address)]
+        return environment(self.folder, self._setup, *ports)
 
     def pid(self, name: str) -> int | None:
         """The component's process; None while it is down."""
@@ -158,7 +167,7 @@ class Stack:
         with (self.folder / "keeper.log").open("ab") as log:
             # Nobody waits for it: it must live on when this process ends and another still uses it.
             keeper = Popen(
-                [sys.executable, "-m", "tests.bridge.keeper", str(self.folder), *components],
+                [sys.executable, "-m", "tests.bridge.keeper", str(self.folder), str(self._setup), *components],
                 cwd=REPOSITORY,
                 stdin=DEVNULL,
                 stdout=log,
@@ -183,7 +192,7 @@ class Stack:
 
     async def _dags_are_there(self, api: AirflowAPI) -> None:
         """Each file of `dags/` makes Dags of which one has the file's name."""
-        wanted = {file.stem for file in DAGS.glob("[!_]*.py")}
+        wanted = {file.stem for file in Path(self._setup.dags).glob("[!_]*.py")}
 
         async def are_there() -> bool:
             assert not (errors := await api.import_errors()), "\n".join(errors.values())
