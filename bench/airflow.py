@@ -43,10 +43,10 @@ _LONG_SECONDS = 600
 class Size:
     """How much is measured. idle_seconds: for how long requests are counted while nothing happens."""
 
-    pairs: int = 6
-    tasks: int = 12
+    pairs: int = 5
+    tasks: int = 10
     waiters: int = 1_000
-    idle_seconds: float = 120
+    idle_seconds: float = 90
 
 
 QUICK = Size(pairs=2, tasks=4, waiters=100, idle_seconds=30)
@@ -140,6 +140,7 @@ async def _own_part(lab: _Lab) -> list[Figure]:
         run = await lab.api.trigger("ours", {"prompt": "lookup refund"})
         deferred.append(await _seconds_to_deferred(run.task("run")))
         asked = _run_of(lab, run)
+        await _all_wait(lab.stack, run, 1)
         await _decide(asked)
         await _until(run.task("run"), "success")
         ended_at = _moment((await run.task("run").info())["end_date"])
@@ -171,6 +172,7 @@ async def _waiting(lab: _Lab) -> list[Figure]:
     run = await lab.api.trigger("waiting")
     lab.tell(f"bringing {count} runs to their gates")
     runs = await _runs_at_their_gates(lab, run, count)
+    await lab.stack.kill(TRIGGERER)  # The next one has nothing of the bridge loaded.
     empty = await _settled_mb(lab.stack)
     lab.tell(f"{count} tasks begin to wait")
     before, began = _requests(lab.stack), time.monotonic()
@@ -236,9 +238,11 @@ async def _runs_at_their_gates(lab: _Lab, run: DagRun, count: int) -> list[Run]:
 
 
 async def _all_wait(stack: Stack, run: DagRun, count: int) -> None:
+    """Wait until the triggerer has begun with the tasks' triggers, and each has looked at its run."""
+
     async def do() -> bool:
-        described = _requests(stack)["DescribeWorkflowExecution"]
-        return len(_trigger_logs(stack, run)) >= count and described >= count
+        logs = _trigger_logs(stack, run)
+        return len(logs) >= count and all("Waiting for a person" in log.read_text() for log in logs)
 
     await eventually(do, within_seconds=_LONG_SECONDS, every_seconds=0.5)
 
@@ -294,8 +298,8 @@ async def _events(lab: _Lab, run: DagRun, ended: list[Run]) -> list[Figure]:
 
 def _trigger_logs(stack: Stack, run: DagRun, number: int | None = None) -> list[Path]:
     index = "*" if number is None else number
-    place = f"dag_id={run.dag_id}/run_id=*/task_id=wait/map_index={index}/*.trigger.*"
-    return list((stack.folder / "home" / "logs").glob(place))
+    task = "task_id=run" if number is None and run.dag_id == "ours" else f"task_id=wait/map_index={index}"
+    return list((stack.folder / "home" / "logs").glob(f"dag_id={run.dag_id}/run_id={run.id}/{task}/*.trigger.*"))
 
 
 def _requests(stack: Stack) -> Counter[str]:

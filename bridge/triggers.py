@@ -33,6 +33,7 @@ _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself lo
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
 _SOON = 20  # Looks, a second apart.
+_CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
@@ -75,7 +76,8 @@ class RunTrigger(BaseTrigger):
                         # What a request needs is looked up before it is open: it is looked for until it is.
                         if event.kind == "approval_asked" and self.waited.mirrors:
                             self._looks_soon = _SOON
-                        hint()
+                        if event.kind in _CHANGES:
+                            hint()
                     hint()
                     return
                 except (InterlockError, RPCError):

@@ -223,4 +223,5 @@ _watches: dict[TemporalClient, Watch] = {}
 
 def watch_of(temporal: TemporalClient) -> Watch:
     """The watch of a client; the hook shares one client between all triggers of a process."""
-    return _watches.get(temporal) or Watch(temporal)
+    found = _watches.get(temporal)
+    return Watch(temporal) if found is None else found  # One that nobody waits with yet is empty, and so false.

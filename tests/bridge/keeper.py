@@ -61,7 +61,7 @@ class Keeper:
     def __init__(self, folder: Path, setup: Setup, components: Sequence[str]) -> None:
         self._folder = folder
         self._setup = setup
-        self._api, self._temporal = _free_port(), _free_port()
+        self._api, self._temporal = lasting_port(), lasting_port()
         self._pids: dict[str, int | None] = dict.fromkeys(components)
         self._environment = environment(folder, setup, self._api, self._temporal)
         # Its event loop waits for the lock that another of its requests holds, which needs the loop to let go of it.
@@ -99,7 +99,7 @@ class Keeper:
     async def _start(self, name: str) -> Ending:
         if name == TEMPORAL:
             server = await EmbeddedServer.start(
-                port=self._temporal, ui_port=_free_port(), data=self._folder / TEMPORAL, ui=False
+                port=self._temporal, ui_port=lasting_port(), data=self._folder / TEMPORAL, ui=False
             )
             return server.process
         if name == WORKER:
@@ -128,7 +128,7 @@ class Keeper:
         (self._folder / "stack.new").rename(self._folder / "stack.json")
 
 
-def _free_port() -> int:
+def lasting_port() -> int:
     """A port that is free now and stays so: out of the range from which the system gives ports to connections."""
     while True:
         port = random.randrange(20_000, 30_000)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 ASK = """
-import json, types, datetime
+import json, sys, types, datetime
 from interlock.bridge.lineage import facets_of, parent_memo
 now = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
 dag_run = types.SimpleNamespace(run_after=now, logical_date=now, clear_number=0, conf={}, run_id="r")
@@ -17,8 +17,10 @@ ti = types.SimpleNamespace(
     task=types.SimpleNamespace(task_id="handle", dag_id="tickets"),
 )
 ti.get_template_context = lambda: {"dag_run": dag_run, "logical_date": now}
+memo = parent_memo(ti)
+loaded = "airflow.providers.openlineage.plugins.macros" in sys.modules
 facet = facets_of("run-7", "temporal:7233").run_facets["externalQuery"]
-print(json.dumps({"memo": parent_memo(ti), "run": facet.externalQueryId, "server": facet.source}))
+print(json.dumps({"memo": memo, "loaded": loaded, "run": facet.externalQueryId, "server": facet.source}))
 """
 
 
@@ -40,5 +42,7 @@ def test_a_run_carries_the_facet_of_its_task_and_the_task_names_its_run(tmp_path
     assert (told["run"], told["server"]) == ("run-7", "temporal://temporal:7233")
 
 
-def test_nothing_is_told_where_open_lineage_is_not_set_up(tmp_path: Path) -> None:
-    assert asked(AIRFLOW_HOME=str(tmp_path))["memo"] == {}
+def test_nothing_is_told_or_loaded_where_open_lineage_is_not_set_up(tmp_path: Path) -> None:
+    told = asked(AIRFLOW_HOME=str(tmp_path))
+
+    assert (told["memo"], told["loaded"]) == ({}, False)  # Every task that starts a run would pay for it.

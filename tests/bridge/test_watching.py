@@ -1,21 +1,27 @@
 """Whoever waits for a run is given a hint when it changes, by a watcher for all of them where many wait."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic_ai import Tool
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries
-from interlock.bridge.triggers import what_waits
+from interlock.bridge.hook import TemporalHook
+from interlock.bridge.outcome import Waited
+from interlock.bridge.triggers import RunTrigger, what_waits
 from interlock.bridge.watching import FOLLOWED, Waiter, Watch, watch_of
 from interlock.server import EmbeddedServer
 from interlock.testing import eventually, running
+from tests.bridge.keeper import lasting_port
 from tests.workflows.scripts import Script, agent, call, prompt_of
 
 ONCE = Retries(tool=RetryPolicy(maximum_attempts=1))
@@ -80,8 +86,8 @@ async def test_in_a_crowd_each_change_of_a_run_gives_its_waiter_one_hint(server:
 
 
 async def test_what_changed_while_the_server_was_away_gives_a_hint(tmp_path: Path) -> None:
-    server = await EmbeddedServer.start(port=0, ui=False, data=tmp_path)
-    port = int(server.address.rpartition(":")[2])
+    port = lasting_port()
+    server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
     temporal = await TemporalClient.connect(server.address)
     run = await temporal.start_workflow("Nobody", id="away", task_queue="nobody")
     watch = watch_of(temporal)
@@ -157,3 +163,36 @@ async def test_many_that_look_at_once_take_turns_and_look_by_themselves_more_rar
         assert most <= 20
         looks_a_second: Any = sum(1 / watch.pause(60) for _ in range(1_000))
         assert looks_a_second < 0.5
+
+
+async def test_triggers_that_begin_while_the_server_is_away_look_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port, began_at = lasting_port(), datetime.now(UTC) - timedelta(hours=1)
+    server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
+    connection = {"conn_type": "temporal", "host": "127.0.0.1", "port": port}
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
+    await TemporalHook("away").client()
+    server.process.kill()
+    await server.process.wait()
+
+    async def outcome(number: int) -> Any:
+        waited = Waited(temporal_conn_id="away", workflow_id=f"gone-{number}", run_id="r", began_at=began_at)
+        return [event.payload["kind"] async for event in RunTrigger(waited.model_dump(mode="json")).run()]
+
+    outcomes = asyncio.gather(*map(outcome, range(2 * FOLLOWED)))
+    said = ""
+
+    async def all_have_failed() -> bool:
+        nonlocal said
+        said += "".join(capsys.readouterr())
+        return said.count("temporal.unanswered") >= 2 * FOLLOWED
+
+    try:
+        await eventually(all_have_failed, within_seconds=60)
+        server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
+        async with asyncio.timeout(2 * SOON):
+            assert await outcomes == [["vanished"]] * 2 * FOLLOWED
+    finally:
+        outcomes.cancel()
+        await server.stop()
