@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -35,6 +36,7 @@ _NO_WORKER_SECONDS = 60.0
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
+_READS_SECONDS, _RESTS_SECONDS = 0.1, 0.3  # In turn, while a run that is followed goes on.
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
 
@@ -68,7 +70,7 @@ class RunTrigger(BaseTrigger):
         progress = Progress(run, skip=self.waited.told)
 
         async def follow(hint: Callable[[], None]) -> None:
-            failures = 0
+            failures, rested = 0, time.monotonic()
             while True:
                 try:
                     async for event in progress.follow():
@@ -78,6 +80,10 @@ class RunTrigger(BaseTrigger):
                             self._looks_soon = _SOON
                         if event.kind in _CHANGES:
                             hint()
+                        # Each event ends a long poll. Of a busy run several are read at once, and not ten in a second.
+                        if time.monotonic() > rested + _READS_SECONDS:
+                            await asyncio.sleep(_RESTS_SECONDS)
+                            rested = time.monotonic()
                     hint()
                     return
                 except (InterlockError, RPCError):
@@ -120,10 +126,10 @@ class RunTrigger(BaseTrigger):
         failures, hinted = 0, False
         while True:
             try:
-                async with watch.turn:
-                    found = await self._look(client)
-                    if found is None and hinted and not waiter.follows:
-                        with contextlib.suppress(InterlockError, RPCError):
+                found = await self._look(client, watch)
+                if found is None and hinted and not waiter.follows:
+                    with contextlib.suppress(InterlockError, RPCError):
+                        async with watch.turn:
                             await progress.catch_up()
                 failures = 0
             except (RPCError, InterlockError) as error:
@@ -155,12 +161,13 @@ class RunTrigger(BaseTrigger):
             return float("inf")
         return (self.waited.deadline - datetime.now(UTC)).total_seconds()
 
-    async def _look(self, client: Client) -> TriggerEvent | None:
-        found = await self._describe(client.temporal)
-        if found is None:
-            return self._event("vanished") if self.waited.must_exist else None
-        if found.status in CLOSED:
-            return await self._ended(client)
+    async def _look(self, client: Client, watch: Watch) -> TriggerEvent | None:
+        async with watch.turn:
+            found = await self._describe(client.temporal)
+            if found is None:
+                return self._event("vanished") if self.waited.must_exist else None
+            if found.status in CLOSED:
+                return await self._ended(client)
         if not self._has_worker:
             self._look_for_worker(client, found)
         status, pending = _what_waits(found)
@@ -168,7 +175,8 @@ class RunTrigger(BaseTrigger):
             return self._event("stuck")
         if self.waited.mirrors and pending:
             with contextlib.suppress(RefusedError):
-                requests = await client.attach(self.waited.workflow_id).approvals()
+                async with watch.question:
+                    requests = await client.attach(self.waited.workflow_id).approvals()
                 new = [one.request_id for one in requests if one.request_id not in self.waited.asked]
                 if new:
                     return self._event("asked", requests=new)
