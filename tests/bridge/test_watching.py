@@ -172,7 +172,7 @@ async def test_triggers_that_begin_while_the_server_is_away_look_once_it_is_back
     server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
     connection = {"conn_type": "temporal", "host": "127.0.0.1", "port": port}
     monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps(connection))
-    await TemporalHook("away").client()
+    temporal = (await TemporalHook("away").client()).temporal
     server.process.kill()
     await server.process.wait()
 
@@ -189,10 +189,14 @@ async def test_triggers_that_begin_while_the_server_is_away_look_once_it_is_back
         return said.count("temporal.unanswered") >= 2 * FOLLOWED
 
     try:
-        await eventually(all_have_failed, within_seconds=60)
-        server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
-        async with asyncio.timeout(SOON):
-            assert await outcomes == [["vanished"]] * 2 * FOLLOWED
+        async with crowd(watch_of(temporal)), watch_of(temporal).waiting("late", Following()) as waiter:
+            await eventually(all_have_failed, within_seconds=60)
+            server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
+            async with asyncio.timeout(SOON):
+                assert await outcomes == [["vanished"]] * 2 * FOLLOWED
+            run = await temporal.start_workflow("Nobody", id="late", task_queue="nobody")
+            await run.terminate()
+            assert await waiter.wait(SOON)  # The watcher has failed as well, and goes on.
     finally:
         outcomes.cancel()
         await server.stop()
