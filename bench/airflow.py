@@ -36,7 +36,7 @@ _SETUP = Setup(app="bench.airflow_app:app", dags=str(ROOT / "bench" / "airflow_d
 _OF_WORKERS = ("Poll", "Respond", "Record", "ShutdownWorker")
 _TASK = re.compile(r"airflow worker -- [0-9a-f]{8}-")
 _REQUESTS = re.compile(r'service_requests\{.*namespace="default",operation="(\w+)",service_name="frontend"\} (\S+)')
-_LONG_SECONDS = 600
+_LONG_SECONDS = 1_500
 
 
 @dataclass(frozen=True)
