@@ -226,7 +226,7 @@ async def _connection_in_the_database(lab: _Lab) -> None:
 
 async def _runs_at_their_gates(lab: _Lab, run: DagRun, count: int) -> list[Run]:
     async def start(number: int) -> Run:
-        return await lab.client.start("bench", "lookup refund", id=f"airflow/waiting/{run.id}/wait/{number}")
+        return await lab.client.start("bench", "refund", id=f"airflow/waiting/{run.id}/wait/{number}")
 
     async def are_asked() -> bool:
         query = "ExecutionStatus = 'Running' AND InterlockPendingApprovals > 0"

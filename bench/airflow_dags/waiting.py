@@ -8,7 +8,7 @@ from interlock.bridge import AgentWorkflowOperator
 @dag()
 def waiting() -> None:
     partial = AgentWorkflowOperator.partial(task_id="wait", agent="bench", temporal_conn_id="bench", pool="bench")
-    partial.expand(prompt=["lookup refund"] * 1_000)
+    partial.expand(prompt=["refund"] * 1_000)
 
 
 waiting()
