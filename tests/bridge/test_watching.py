@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Tool
+from pydantic_ai.messages import ModelResponsePart
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import RetryPolicy
@@ -65,7 +66,11 @@ CHANGES = {"end": ("completed", 0), "ask": ("awaiting_approval", 1), "fail": ("s
 
 
 async def test_in_a_crowd_each_change_of_a_run_gives_its_waiter_one_hint(server: EmbeddedServer) -> None:
-    turns = {"end": "done", "ask": [call("refund")], "fail": [call("fail")]}
+    turns: dict[str, Sequence[ModelResponsePart] | str] = {
+        "end": "done",
+        "ask": [call("refund")],
+        "fail": [call("fail")],
+    }
     script = Script(lambda messages: turns[prompt_of(messages)])
     app = Interlock([agent(script, tools=[Tool(refund, requires_approval=True), fail])], retries=ONCE)
     async with running(app, server) as running_app:
