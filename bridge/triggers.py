@@ -129,7 +129,7 @@ class RunTrigger(BaseTrigger):
                 found = await self._look(client, watch)
                 if found is None and hinted and not waiter.follows:
                     with contextlib.suppress(InterlockError, RPCError):
-                        async with watch.turn:
+                        async with watch.question:
                             await progress.catch_up()
                 failures = 0
             except (RPCError, InterlockError) as error:

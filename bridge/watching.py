@@ -93,7 +93,7 @@ class Watch:
         self.turn = asyncio.Semaphore(_LOOKS_AT_ONCE)
         """Held by whoever looks at a run."""
         self.question = asyncio.Semaphore(_LOOKS_AT_ONCE)
-        """Held by whoever asks a run itself. Where no worker answers that takes long, and no look waits for it."""
+        """Held by whoever asks a run itself, or reads all that it did. That can take long, and no look waits for it."""
         self._closed_after: datetime | None = None
         self._seen_closed: dict[str, datetime] = {}
         self._seen_waiting: dict[str, tuple[str | None, int | None]] = {}
