@@ -582,7 +582,8 @@ async def _stuck(run: Run) -> str:
         state = await run.state()
     except InterlockError:  # No worker answers.
         return "a step has failed for good."
-    steps = [f"{step.label} failed: {step.error_type}: {step.message}." for step in state.stuck]
+    # Without the arguments of its call, which the label goes on with: this becomes a line of a log.
+    steps = [f"{one.label.partition(':')[0]} failed: {one.error_type}: {one.message}." for one in state.stuck]
     return " ".join(steps) or "a step had failed for good, and somebody has just had it retried."
 
 
