@@ -333,6 +333,8 @@ class _RunOperator(BaseOperator):
         """Whether no code of a worker's is needed once the run has completed."""
         return (
             not self.outlets
+            and not self.multiple_outputs
+            and next(self.iter_mapped_dependants(), None) is None  # Else Airflow needs the length of what is pushed.
             and type(self).post_execute is BaseOperator.post_execute
             and (getattr(self, "_post_execute_hook", None) is None)
         )

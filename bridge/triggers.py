@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from asgiref.sync import sync_to_async
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription
 from temporalio.common import SearchAttributeKey
@@ -166,8 +167,11 @@ class RunTrigger(BaseTrigger):
             found = await self._describe(client.temporal)
             if found is None:
                 return self._event("vanished") if self.waited.must_exist else None
-            if found.status in CLOSED:
-                return await self._ended(client)
+            if found.status in CLOSED and not self.waited.ends_task:
+                return self._event("ended")
+            ending = await ending_of(client, self.waited.workflow_id) if found.status in CLOSED else None
+        if found.status in CLOSED:
+            return await self._ended(ending) if ending else None  # None: it was started again just now.
         if not self._has_worker:
             self._look_for_worker(client, found)
         status, pending = _what_waits(found)
@@ -190,15 +194,28 @@ class RunTrigger(BaseTrigger):
                 return None
             raise
 
-    async def _ended(self, client: Client) -> TriggerEvent | None:
-        if not self.waited.ends_task:
+    async def _ended(self, ending: Ending) -> TriggerEvent:
+        if ending.status != "completed":
             return self._event("ended")
-        ending: Ending | None = await ending_of(client, self.waited.workflow_id)
-        if ending is None or ending.status != "completed":
-            return self._event("ended") if ending else None
+        try:
+            await self._push(xcoms_of(ending, self.waited))
+        except Exception as error:  # The task can push them itself.
+            _log.warning("xcoms.not_pushed", error=str(error))
+            return self._event("ended")
         # Nothing is left for a worker to do: the task need not wait for a slot of its pool.
         metrics.ended(self.task_instance, ending, self.waited)
-        return TaskSuccessEvent(xcoms=xcoms_of(ending, self.waited))
+        return TaskSuccessEvent()
+
+    async def _push(self, xcoms: Mapping[str, Any]) -> None:
+        """As a task does: Airflow stores what a `TaskSuccessEvent` brings along as JSON in JSON, and knows no backend
+        of the deployment's own for it."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        ti: Any = self.task_instance
+        for key, value in xcoms.items():
+            await sync_to_async(XCom.set)(
+                key, value, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
+            )
 
     async def _end_in_time(self, client: Client) -> None:
         with contextlib.suppress(RPCError, InterlockError):

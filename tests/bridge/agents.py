@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_ai import Agent, Tool
+from pydantic_ai import Agent, TextOutput, Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from temporalio import activity
@@ -80,4 +80,17 @@ agent = Agent(
     tools=[look, Tool(refund, requires_approval=True), wait, fail],
     capabilities=[Durable()],
 )
-app = Interlock([agent], retries=Retries(tools={"fail": RetryPolicy(maximum_attempts=1)}))
+
+
+def split(text: str) -> list[str]:
+    return text.split()
+
+
+splitter = Agent(
+    FunctionModel(model, model_name="scripted"),
+    name="splitter",
+    output_type=TextOutput(split),
+    tools=[wait],
+    capabilities=[Durable()],
+)
+app = Interlock([agent, splitter], retries=Retries(tools={"fail": RetryPolicy(maximum_attempts=1)}))

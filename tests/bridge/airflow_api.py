@@ -187,9 +187,9 @@ class Task:
             await asyncio.sleep(0.05)
 
     async def xcom(self, key: str = "return_value") -> Any:
-        """A value that it has pushed."""
+        """A value that it has pushed, as other tasks get it."""
         path = f"{self.path}/xcomEntries/{key}"
-        answer = await self.run.api.ask("GET", path, deserialize=True, map_index=self.map_index)
+        answer = await self.run.api.ask("GET", path, map_index=self.map_index)
         return answer["value"]
 
     async def log(self, try_number: int = 1) -> list[str]:
