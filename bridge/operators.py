@@ -222,8 +222,9 @@ class _RunOperator(BaseOperator):
 
         async def look(client: Client) -> tuple[Ending | None, str, Waited]:
             run = client.attach(waited.workflow_id)
-            await Progress(run, skip=waited.told).catch_up()
-            if ending := await ending_of(client, waited.workflow_id):
+            ending = await ending_of(client, waited.workflow_id)
+            await Progress(run, skip=waited.told).catch_up()  # After it, so that the log has the end of what has ended.
+            if ending is not None:
                 return ending, "", waited
             if event["kind"] == "timeout" or _is_past(waited.deadline):
                 await stop_run(client, waited.workflow_id, waited.on_kill, "The task's time is over.")
