@@ -39,7 +39,7 @@ format: env
 bench: env
 	$(PY) -m bench $(ARGS)
 
-# Kills workers and servers for about 25 minutes. ARGS="--quick" does a tenth of it.
+# Kills workers, servers and parts of Airflow for about 30 minutes. ARGS="--quick" does a tenth of it.
 soak: env
 	$(PY) -m soak $(ARGS)
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
-from soak import phases
+from soak import airflow, phases
 from soak.phases import Soak
 from soak.report import Report, markdown, table_rows
 from soak.script import ADAPTERS, Adapter
@@ -34,8 +34,9 @@ PHASES: Mapping[str, Callable[[Soak], Awaitable[Report]]] = {
     "pair": phases.pair,
     "server": phases.server,
     "races": phases.races,
+    "airflow": airflow.airflow,
 }
-_LIMIT_SECONDS = 900
+_LIMIT_SECONDS = 1_800
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -170,6 +170,7 @@ def environment(folder: Path, setup: Setup, api: int, temporal: int) -> Mapping[
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 3600,
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.2,
         "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": 1,
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,  # What a killed scheduler had queued would wait for 300 s.
         # The scheduler fails tasks whose deferral it hears of late (apache/airflow#72716): the default of 5 s makes
         # that frequent.
         "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,

@@ -111,8 +111,11 @@ class Stack:
 
     async def task_processes(self, task: Task) -> list[int]:
         """The processes that run the task instance's code: one while it runs, none while it waits."""
-        wanted = f"airflow worker -- {(await task.info())['id']}"
-        return [pid for pid in self._tree(SCHEDULER) if title(pid) == wanted]
+        return self.processes_of((await task.info())["id"])
+
+    def processes_of(self, id: str) -> list[int]:
+        """The same, by the id that Airflow has for the task instance."""
+        return [pid for pid in self._tree(SCHEDULER) if title(pid) == f"airflow worker -- {id}"]
 
     async def up(self, name: str, since: float | None = None) -> None:
         """Wait until a component that has begun since then (now when not given) is at work."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from soak.airflow import TaskRecord, wrong_tasks
 from soak.audit import RULES, violations
 from soak.crew import Kill
 from soak.evidence import Activity, Evidence, Outage, Question, RunRecord
@@ -306,3 +307,27 @@ def test_each_rule_finds_what_breaks_it(rule: str, worsen: Callable[[Evidence], 
 
 def test_every_rule_is_shown_to_find_something() -> None:
     assert {rule.__name__ for rule in RULES} == BAD.keys()
+
+
+TASKS = [TaskRecord(DESK, "success", 1, good().runs[0].output)]
+
+
+def test_a_task_that_succeeded_with_the_result_of_its_one_run_breaks_no_rule() -> None:
+    assert list(wrong_tasks(TASKS, good().runs, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "worsen", "still_open", "found"),
+    [
+        ([replace(TASKS[0], state="failed", tries=4)], {}, [], "run-1: its task is failed, in try 4"),
+        ([replace(TASKS[0], value=None)], {}, [], "run-1: its task has another result"),
+        ([*TASKS, replace(TASKS[0], workflow="run-2")], {}, [], "run-2: was never started"),
+        ([], {}, [], "run-1: is of no task"),
+        (TASKS, {"executions": 2}, [], "run-1: was started 2 times"),
+        (TASKS, {}, ["run-1/other"], "run-1/other: is still open"),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_found(
+    tasks: list[TaskRecord], worsen: dict[str, object], still_open: list[str], found: str
+) -> None:
+    assert list(wrong_tasks(tasks, of_run(DESK, **worsen)(good()).runs, still_open)) == [found]
