@@ -243,8 +243,12 @@ class _RunOperator(BaseOperator):
                 raise
             return self._wait_on(context, self._begin(context))
         if ending is not None:
-            return self._finish(context, waited, ending)
-        if why == "timeout":
+            # What was open when the time was over may be at its end by now, since the trigger has asked it to.
+            if event["kind"] == "timeout" and ending.status in ("cancelled", "terminated"):
+                self._leave(context, waited, ending)
+            else:
+                return self._finish(context, waited, ending)
+        if why == "timeout" or ending is not None:
             became = {"cancel": "It was cancelled.", "terminate": "It was terminated.", "leave": "It goes on."}
             limit = self.wait_timeout or self.execution_timeout
             raise WaitTimedOutError(
@@ -280,12 +284,17 @@ class _RunOperator(BaseOperator):
 
         return self.resume(context, run_coroutine(first()))
 
-    def _finish(self, context: Any, waited: Waited, ending: Ending) -> Any:
+    def _leave(self, context: Any, waited: Waited, ending: Ending) -> Any:
+        """Leave behind what is known of a run that has ended, but for its output, which is returned."""
         xcoms = xcoms_of(ending, waited)
         value = xcoms.pop(RETURN_VALUE, None)
         for key, content in xcoms.items():
             context["ti"].xcom_push(key=key, value=content)
         metrics.ended(context["ti"], ending, waited)
+        return value
+
+    def _finish(self, context: Any, waited: Waited, ending: Ending) -> Any:
+        value = self._leave(context, waited, ending)
         if ending.status != "completed":
             raise ending.error()
         facts = {

@@ -34,6 +34,7 @@ def test_every_service_of_the_compose_file_is_there() -> None:
 def test_the_metrics_of_our_own_are_there() -> None:
     metrics = {
         f"{names.METRIC_APPROVALS_REQUESTED}_total",
+        f"{names.METRIC_APPROVALS_ESCALATED}_total",
         f"{names.METRIC_APPROVALS_SETTLED}_total",
         f"{names.METRIC_APPROVAL_WAIT}_seconds",
     }
