@@ -34,6 +34,7 @@ Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
 _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself looks that often.
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
+_PUSH_SECONDS = 30.0
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -198,7 +199,8 @@ class RunTrigger(BaseTrigger):
         if ending.status != "completed":
             return self._event("ended")
         try:
-            await self._push(xcoms_of(ending, self.waited))
+            async with asyncio.timeout(_PUSH_SECONDS):  # A database that does not answer must not keep the task.
+                await self._push(xcoms_of(ending, self.waited))
         except Exception as error:  # The task can push them itself.
             _log.warning("xcoms.not_pushed", error=str(error))
             return self._event("ended")
