@@ -24,6 +24,8 @@ _LIMITS = {
     # What a run is told by updates goes back to the server in one message. One of more than 4 MB ends the run.
     "history.maxInFlightUpdatePayloads": "3000000",
 }
+# With the write-ahead log a commit is as durable as without it, and a step takes four fifths of the time.
+_SQLITE = ("journal_mode=wal", "synchronous=full")
 # A free port, ours or one of those that the server looks for itself, may be gone before the server has it: any outgoing
 # connection of another process can be given it.
 _STARTS = 3
@@ -152,6 +154,8 @@ def _arguments(port: int, ui_port: int | None, data: Path | None) -> list[str]:
     arguments += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
     if data is not None:
         arguments += ["--db-filename", str(data / "temporal.db")]
+        for pragma in _SQLITE:
+            arguments += ["--sqlite-pragma", pragma]
     for name, kind in names.SEARCH_ATTRIBUTES.items():
         arguments += ["--search-attribute", f"{name}={kind}"]
     for name, value in {**_LIMITS, **_QUIET}.items():
