@@ -24,6 +24,7 @@ except ImportError:  # Before 3.2.
 
 from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk import exceptions as _exceptions
+from asgiref.sync import sync_to_async
 
 __all__ = [
     "ANSWERS_WAKE",
@@ -36,6 +37,7 @@ __all__ = [
     "BaseOperatorLink",
     "BaseSensorOperator",
     "address",
+    "push_xcom",
     "reschedule",
     "start_dag_run",
     "started_by_a_task",
@@ -43,6 +45,17 @@ __all__ = [
 
 ANSWERS_WAKE = hasattr(_exceptions, "TaskAwaitingInput")
 """Whether an answer to a Required Action wakes its deferred task up by itself, as it does from 3.3 on."""
+
+
+async def push_xcom(key: str, value: Any, **place: Any) -> None:
+    """Store an XCom from a trigger. place: dag_id, run_id, task_id and map_index."""
+    from airflow.sdk.bases.xcom import BaseXCom
+    from airflow.sdk.execution_time.xcom import XCom
+
+    if XCom is BaseXCom and hasattr(BaseXCom, "aset"):  # From 3.3 on.
+        await BaseXCom.aset(key, value, **place)
+    else:  # A backend of the deployment's own may write elsewhere, and all triggers would wait for it meanwhile.
+        await sync_to_async(XCom.set)(key, value, **place)
 
 
 def reschedule(at: datetime) -> Exception:

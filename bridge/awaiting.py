@@ -75,7 +75,7 @@ class RequestTrigger(BaseTrigger):
             await self._reach(client)
             yield self._event(Answer.model_validate(self.answer) if self.answer else None)
             return
-        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client)) as waiter:
+        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client), asks=True) as waiter:
             event = await self._wait(client, waiter)
         yield event
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import exceptions
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -90,13 +90,15 @@ class Reference:
         return {"interlock_result": {"workflow_id": self.workflow_id, "run_id": self.run_id, "bytes": self.bytes}}
 
 
-async def ending_of(client: Client, workflow_id: str) -> Ending | None:
+async def ending_of(
+    client: Client, workflow_id: str, *, found: WorkflowExecutionDescription | None = None
+) -> Ending | None:
     """How a run has ended; None for an open one. Follows a run that went on in another execution.
 
-    Raises RefusedError when there is no such run.
+    found: the run, as it has just been described. Raises RefusedError when there is no such run.
     """
     with server_errors(workflow_id):
-        found = await client.temporal.get_workflow_handle(workflow_id).describe()
+        found = found or await client.temporal.get_workflow_handle(workflow_id).describe()
         status = CLOSED.get(found.status) if found.status else None
         if status is None:
             return None

@@ -1,12 +1,14 @@
 """When a task's run is ended with the task, and how."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
 from temporalio.service import RPCError, RPCStatusCode
 
+from interlock._rpc import CLOSED
+from interlock.bridge.identity import Note
 from interlock.client import Client
 
 OnKill = Literal["cancel", "terminate", "leave"]
@@ -64,3 +66,27 @@ async def stop_run(client: Client, workflow_id: str, how: OnKill, why: str) -> N
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
+
+
+def stop_run_of_task(
+    workflow_id: str, how: OnKill, why: str, *, dag_id: str, task_id: str
+) -> Callable[[Client], Coroutine[Any, Any, bool]]:
+    """End a run if it is open and that task has started it: the id comes from an XCom, which others can write.
+
+    Returns work for `TemporalHook.run`, which says whether there was such a run.
+    """
+
+    async def work(client: Client) -> bool:
+        try:
+            found = await client.temporal.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        note = Note.read(await found.memo())
+        if found.status in CLOSED or note is None or (note.dag_id, note.task_id) != (dag_id, task_id):
+            return False
+        await stop_run(client, workflow_id, how, why)
+        return True
+
+    return work

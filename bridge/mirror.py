@@ -5,17 +5,19 @@ One task instance can show one request only: up to Airflow 3.3 the text of a Req
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import structlog
+from temporalio.service import RPCError, RPCStatusCode
 
 from interlock.bridge._airflow import start_dag_run
 from interlock.bridge.errors import ApprovalsDagError
 from interlock.bridge.outcome import Waited
 from interlock.client import Client
+from interlock.contracts import names
 from interlock.contracts.errors import RefusedError
-from interlock.contracts.payloads import Payload
+from interlock.contracts.payloads import ApprovalRequest, Payload
 
 APPROVALS_DAG = "interlock_approvals"
 
@@ -63,14 +65,42 @@ def start(asked: Asked, dag_id: str) -> bool:
         ) from error
 
 
+async def open_requests(client: Client, workflow_id: str, *, own: bool = True) -> Mapping[str, ApprovalRequest]:
+    """What a run, and the runs of agents below it, ask people now, by keys that stay the same. Needs a worker.
+
+    own: whether the run itself may have any. A run that ends meanwhile asks nothing.
+    """
+    found: dict[str, ApprovalRequest] = {}
+    for place in [*([workflow_id] if own else []), *await _asking_below(client, workflow_id)]:
+        try:
+            requests = await client.attach(place).approvals()
+        except RefusedError:
+            continue
+        prefix = "" if place == workflow_id else f"{place.removeprefix(workflow_id)}#"
+        found |= {f"{prefix}{one.request_id}": one for one in requests}
+    return found
+
+
+async def _asking_below(client: Client, workflow_id: str) -> list[str]:
+    """The runs that tools of a run have started, at any depth, which say that they have open requests."""
+    place = workflow_id.replace("\\", "\\\\").replace("'", "\\'")
+    query = (
+        f"WorkflowType = '{names.AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' "
+        f"AND {names.ATTRIBUTE_PENDING_APPROVALS} > 0 AND WorkflowId STARTS_WITH '{place}/'"
+    )
+    try:
+        return sorted([one.id async for one in client.temporal.list_workflows(query)])
+    except RPCError as error:
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:  # The server has no such search attributes.
+            return []
+        raise
+
+
 async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str]) -> Waited:
     """Have the run's open requests shown that are not yet. Needs a worker. For code of a task."""
-    try:
-        requests = await client.attach(waited.workflow_id).approvals()
-    except RefusedError:  # It has ended meanwhile.
-        return waited
-    for request in requests:
-        if request.request_id in waited.asked:
+    requests = await open_requests(client, waited.workflow_id)
+    for key, request in requests.items():
+        if key in waited.asked:
             continue
         asked = Asked(
             temporal_conn_id=waited.temporal_conn_id,
@@ -81,8 +111,9 @@ async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignee
             assignees=tuple(assignees),
         )
         if start(asked, dag_id):
+            of = "" if request.workflow_id == waited.workflow_id else f" of {request.workflow_id}"
             _log.info(
-                f"Request {request.request_id}, {request.tool}: a Required Action of {dag_id}, {asked.dag_run_id}."
+                f"Request {request.request_id}{of}, {request.tool}: a Required Action of {dag_id}, {asked.dag_run_id}."
             )
-    # Those that are settled need not be known any longer: no other request gets their ids.
-    return waited.model_copy(update={"asked": tuple(request.request_id for request in requests)})
+    # Those that are settled need not be known any longer: no other request gets their keys.
+    return waited.model_copy(update={"asked": tuple(requests)})

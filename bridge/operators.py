@@ -229,10 +229,10 @@ class _RunOperator(BaseOperator):
             if event["kind"] == "timeout" or _is_past(waited.deadline):
                 await stop_run(client, waited.workflow_id, waited.on_kill, "The task's time is over.")
                 return None, "timeout", waited
-            status, pending = await what_waits(client, waited.workflow_id)
+            status, _ = await what_waits(client, waited.workflow_id)
             if status == "stuck" and self._on_stuck == "fail":
                 return None, await _stuck(run), waited
-            if pending and self._mirrors:
+            if self._mirrors:
                 return None, "", await self._show_requests(context, client, waited)
             return None, "", waited
 
@@ -442,7 +442,7 @@ class AgentWorkflowOperator(_RunOperator):
 
     agent: the name of an agent of the workers' app. prompt: text, or a list of the framework's content parts.
     agent_deps: the run's `deps`, which in Airflow's operators are something else.
-    message_history, session, model, model_settings, usage_limits, budget, stream: as in `Client.start`.
+    message_history, session, model, model_settings, usage_limits, budget, review, stream: as in `Client.start`.
     requested_by: who wants the run; the user who has triggered the Dag run, or the Dag, when not given.
     approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
     `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
@@ -480,6 +480,7 @@ class AgentWorkflowOperator(_RunOperator):
         model_settings: dict[str, Json] | None = None,
         usage_limits: dict[str, Json] | None = None,
         budget: Mapping[str, Json] | None = None,
+        review: int | bool | None = None,
         requested_by: str | None = None,
         stream: bool = False,
         approvals: Approvals = "interlock",
@@ -499,6 +500,7 @@ class AgentWorkflowOperator(_RunOperator):
         self.model_settings = model_settings
         self.usage_limits = usage_limits
         self.budget = budget
+        self.review = review
         self.requested_by = requested_by
         self.stream = stream
         self.approvals = _one_of(Approvals, "approvals", approvals)
@@ -526,6 +528,7 @@ class AgentWorkflowOperator(_RunOperator):
             model_settings=_as_json("model_settings", self.model_settings),
             usage_limits=_as_json("usage_limits", self.usage_limits),
             budget=_as_json("budget", self.budget),
+            review=self.review,
             requested_by=self.requested_by or _requester(context),
             stuck_seconds=self.stuck_seconds,
             stream=self.stream,

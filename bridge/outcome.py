@@ -22,7 +22,8 @@ class Waited(Payload):
 
     began_at: when this try began to wait. deadline: a wall-clock time, in UTC; null without one.
     told: how many events of the run earlier tries have told in their logs. reused, used: steps and usage by then.
-    must_exist: no such run is the end of the waiting. mirrors: requests are shown in Airflow. asked: those that are.
+    must_exist: no such run is the end of the waiting. mirrors: requests are shown in Airflow. asked: the keys of
+    those that are, see `open_requests`.
     ends_task: the trigger may end the task when the run has completed. pushes: what the run gives back becomes an XCom.
     """
 
@@ -60,12 +61,14 @@ class Waited(Payload):
 
 
 def run_xcom(waited: Waited, ending: Ending | None = None) -> dict[str, Json]:
-    """The XCom `run`: which run the task has, and how this try came by it."""
+    """The XCom `run`: which run the task has, how this try came by it, and what becomes of it with the task."""
     return {
         "workflow_id": waited.workflow_id,
         "run_id": ending.run_id if ending else waited.run_id,
         "how": waited.how,
         "reused_steps": waited.reused,
+        "temporal_conn_id": waited.temporal_conn_id,
+        "on_kill": waited.on_kill,
         **({"status": ending.status} if ending else {}),
     }
 

@@ -1,13 +1,16 @@
-"""Airflow's plugin: the journal of a run as a page, for those who may read the Dag that has started it.
+"""Airflow's plugin: the journal of a run as a page, for those who may read the Dag that has started it, and a listener
+for tasks that are marked (`marks`).
 
-All that is used of Airflow's API server is in this module. It is loaded in each of Airflow's processes, so nothing is
-made before the first request comes.
+All that the page uses of Airflow's API server is in this module. It is loaded in each of Airflow's processes, so
+nothing is made before the first request comes.
 """
 
 from html import escape
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+
+from interlock.bridge import marks
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -37,10 +40,11 @@ class _OnceNeeded:
 
 
 class InterlockPlugin(AirflowPlugin):
-    """Serves pages below /interlock."""
+    """Serves pages below /interlock, and ends runs with tasks that are marked."""
 
     name = "interlock"
     fastapi_apps = [{"name": "interlock", "app": _OnceNeeded(), "url_prefix": "/interlock"}]  # noqa: RUF012
+    listeners = [marks]  # noqa: RUF012
 
 
 def _make_app() -> Any:

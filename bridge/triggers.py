@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
-from asgiref.sync import sync_to_async
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription
 from temporalio.common import SearchAttributeKey
@@ -18,16 +17,18 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED
 from interlock.bridge import metrics
+from interlock.bridge._airflow import push_xcom
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.killing import finish, is_over, stop_run
+from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
 from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
 from interlock.contracts import names
-from interlock.contracts.errors import InterlockError, RefusedError
+from interlock.contracts.errors import InterlockError
 
 Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
 
@@ -94,7 +95,7 @@ class RunTrigger(BaseTrigger):
                     await asyncio.sleep(_pause_after(failures))
 
         watch = watch_of(client.temporal)
-        async with watch.waiting(self.waited.workflow_id, follow) as waiter:
+        async with watch.waiting(self.waited.workflow_id, follow, asks=self.waited.mirrors) as waiter:
             event = await self._wait(client, watch, waiter, progress)
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
@@ -170,7 +171,7 @@ class RunTrigger(BaseTrigger):
                 return self._event("vanished") if self.waited.must_exist else None
             if found.status in CLOSED and not self.waited.ends_task:
                 return self._event("ended")
-            ending = await ending_of(client, self.waited.workflow_id) if found.status in CLOSED else None
+            ending = await ending_of(client, self.waited.workflow_id, found=found) if found.status in CLOSED else None
         if found.status in CLOSED:
             return await self._ended(ending) if ending else None  # None: it was started again just now.
         if not self._has_worker:
@@ -178,13 +179,11 @@ class RunTrigger(BaseTrigger):
         status, pending = _what_waits(found)
         if status == "stuck" and self.waited.on_stuck == "fail":
             return self._event("stuck")
-        if self.waited.mirrors and pending:
-            with contextlib.suppress(RefusedError):
-                async with watch.question:
-                    requests = await client.attach(self.waited.workflow_id).approvals()
-                new = [one.request_id for one in requests if one.request_id not in self.waited.asked]
-                if new:
-                    return self._event("asked", requests=new)
+        if self.waited.mirrors:
+            async with watch.question:
+                requests = await open_requests(client, self.waited.workflow_id, own=pending > 0)
+            if not set(requests) <= set(self.waited.asked):
+                return self._event("asked")
         return None
 
     async def _describe(self, temporal: TemporalClient) -> WorkflowExecutionDescription | None:
@@ -211,13 +210,9 @@ class RunTrigger(BaseTrigger):
     async def _push(self, xcoms: Mapping[str, Any]) -> None:
         """As a task does: Airflow stores what a `TaskSuccessEvent` brings along as JSON in JSON, and knows no backend
         of the deployment's own for it."""
-        from airflow.sdk.execution_time.xcom import XCom
-
         ti: Any = self.task_instance
         for key, value in xcoms.items():
-            await sync_to_async(XCom.set)(
-                key, value, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
-            )
+            await push_xcom(key, value, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index)
 
     async def _end_in_time(self, client: Client) -> None:
         with contextlib.suppress(RPCError, InterlockError):
@@ -234,7 +229,7 @@ class RunTrigger(BaseTrigger):
             f"{self.waited.began_at:%H:%M:%S} UTC. It begins when one does: `interlock worker run MODULE:APP`."
         )
 
-    def _event(self, kind: Kind, **more: Any) -> TriggerEvent:
+    def _event(self, kind: Kind, **more: str) -> TriggerEvent:
         payload = {"kind": kind, "waited": self.waited.model_dump(mode="json"), **more}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 

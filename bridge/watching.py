@@ -1,8 +1,9 @@
 """Waits for many runs at once: whoever waits is given a hint that its run may have changed, and looks at it then.
 
 A few runs are each followed by a long poll of their history. When more wait in one process, one watcher asks the
-server's visibility store for all of them: two requests a second at most, whatever their number. Those that have a
-reason to look at their runs all at once, as when the process has just started, take turns.
+server's visibility store for all of them: two requests a second at most, whatever their number. It also tells what the
+agents ask that tools of a run have started, which the run's own history does not. Those that have a reason to look at
+their runs all at once, as when the process has just started, take turns.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ _BEHIND = timedelta(seconds=30)  # A visibility store may show what has closed l
 _LONGEST_PAUSE_SECONDS = 30.0
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
+_LATEST = SearchAttributeKey.for_keyword(names.ATTRIBUTE_LATEST_REQUEST)
 _WAITING = ("awaiting_approval", "awaiting_tool_result", "stuck")
 
 _log = structlog.get_logger(__name__)
@@ -43,10 +45,12 @@ Follow = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
 
 class Waiter:
-    """One that waits for a run. follow: how the run is followed while few wait."""
+    """One that waits for a run. follow: how the run is followed while few wait. asks: whether it wants to know what
+    people are asked, by the run and by those below it."""
 
-    def __init__(self, workflow_id: str, follow: Follow) -> None:
+    def __init__(self, workflow_id: str, follow: Follow, *, asks: bool) -> None:
         self.workflow_id = workflow_id
+        self.asks = asks
         self.since = time.monotonic()
         self._follow = follow
         self._hint = asyncio.Event()
@@ -88,15 +92,16 @@ class Watch:
     def __init__(self, temporal: TemporalClient) -> None:
         self._temporal = temporal
         self._waiters: dict[str, set[Waiter]] = {}
-        self._number = 0
+        self._number = self._askers = 0
         self._watching: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self.turn = asyncio.Semaphore(_LOOKS_AT_ONCE)
         """Held by whoever looks at a run."""
         self.question = asyncio.Semaphore(_LOOKS_AT_ONCE)
         """Held by whoever asks a run itself, or reads all that it did. That can take long, and no look waits for it."""
         self._closed_after: datetime | None = None
         self._seen_closed: dict[str, datetime] = {}
-        self._seen_waiting: dict[str, tuple[str | None, int | None]] = {}
+        self._seen_waiting: dict[str, tuple[Any, ...]] = {}
         self.requests = 0  # To the server so far, for who measures.
 
     def __len__(self) -> int:
@@ -108,11 +113,12 @@ class Watch:
         return pause * random.uniform(0.8, 1.2)  # noqa: S311 - Only spreads the requests of many.
 
     @contextlib.asynccontextmanager
-    async def waiting(self, workflow_id: str, follow: Follow) -> AsyncIterator[Waiter]:
-        """Wait for a run inside of this context."""
-        waiter = Waiter(workflow_id, follow)
+    async def waiting(self, workflow_id: str, follow: Follow, *, asks: bool = False) -> AsyncIterator[Waiter]:
+        """Wait for a run inside of this context. follow, asks: see `Waiter`."""
+        waiter = Waiter(workflow_id, follow, asks=asks)
         self._waiters.setdefault(workflow_id, set()).add(waiter)
         self._number += 1
+        self._askers += asks
         _watches[self._temporal] = self
         self._arrange()
         try:
@@ -120,6 +126,7 @@ class Watch:
         finally:
             waiter.follow(False)
             self._number -= 1
+            self._askers -= asks
             self._waiters[workflow_id].discard(waiter)
             if not self._waiters[workflow_id]:
                 del self._waiters[workflow_id]
@@ -130,12 +137,20 @@ class Watch:
 
     def _arrange(self) -> None:
         metrics.waiting(sum(map(len, _watches.values())))
+        self._arrange_crowd()
+        wanted = self._watching is not None or self._askers > 0
+        if wanted and self._asking is None:
+            self._asking = asyncio.create_task(self._every(self._look_for_waiting, _WAITING_EVERY_SECONDS))
+        elif not wanted and self._asking is not None:
+            self._asking.cancel()
+            self._asking, self._seen_waiting = None, {}
+
+    def _arrange_crowd(self) -> None:
         if self._watching is None and self._number > FOLLOWED:
             self._watching = asyncio.create_task(self._watch())
         elif self._watching is not None and self._number <= _FOLLOWED_AGAIN:
             self._watching.cancel()
-            self._watching, self._closed_after = None, None
-            self._seen_closed, self._seen_waiting = {}, {}
+            self._watching, self._closed_after, self._seen_closed = None, None, {}
         elif self._watching is not None:
             return
         for waiters in self._waiters.values():
@@ -143,14 +158,9 @@ class Watch:
                 waiter.follow(self._watching is None)
 
     async def _watch(self) -> None:
-        asked = [
-            (self._look_for_closed, _CLOSED_EVERY_SECONDS),
-            (self._look_for_waiting, _WAITING_EVERY_SECONDS),
-            (self._look_for_open, _OPEN_EVERY_SECONDS),
-        ]
         async with asyncio.TaskGroup() as group:
-            for look, seconds in asked:
-                group.create_task(self._every(look, seconds))
+            group.create_task(self._every(self._look_for_closed, _CLOSED_EVERY_SECONDS))
+            group.create_task(self._every(self._look_for_open, _OPEN_EVERY_SECONDS))
 
     async def _every(self, look: Callable[[], Awaitable[None]], seconds: float) -> None:
         pause = seconds
@@ -182,15 +192,26 @@ class Watch:
     async def _look_for_waiting(self) -> None:
         words = ", ".join(f"'{word}'" for word in _WAITING)
         query = f"ExecutionStatus = 'Running' AND {names.ATTRIBUTE_STATUS} IN ({words})"
-        seen: dict[str, tuple[str | None, int | None]] = {}
+        seen: dict[str, tuple[Any, ...]] = {}
         async for found in self._list(query):
-            if found.id in self._waiters:
+            if self._interested(found.id):
                 attributes = found.typed_search_attributes
-                seen[found.id] = (attributes.get(_STATUS), attributes.get(_PENDING))
+                # The last of them tells a request from one that took its place in between.
+                seen[found.id] = (attributes.get(_STATUS), attributes.get(_PENDING), attributes.get(_LATEST))
         for workflow_id in {*seen, *self._seen_waiting}:
             if seen.get(workflow_id) != self._seen_waiting.get(workflow_id):
-                self._hint(workflow_id)
+                for waiter in self._interested(workflow_id):
+                    waiter.hint()
         self._seen_waiting = seen
+
+    def _interested(self, workflow_id: str) -> list[Waiter]:
+        """Those that wait for a run, and those that want to know what is asked below theirs."""
+        found = [*self._waiters.get(workflow_id, ())]
+        above = workflow_id.rpartition("/")[0]
+        while above:
+            found += [waiter for waiter in self._waiters.get(above, ()) if waiter.asks]
+            above = above.rpartition("/")[0]
+        return found
 
     async def _look_for_open(self) -> None:
         """For whatever the other two have missed."""

@@ -369,14 +369,17 @@ class AgentWorkflow:
         return self._ledger.total + self.reuse.spent
 
     def _write_attributes(self) -> None:
+        requests = self._gate.requests
         values: dict[str, Any] = {
             names.ATTRIBUTE_STATUS: self._status(),
-            names.ATTRIBUTE_PENDING_APPROVALS: len(self._gate.requests),
+            names.ATTRIBUTE_PENDING_APPROVALS: len(requests),
         }
+        if requests:
+            values[names.ATTRIBUTE_LATEST_REQUEST] = requests[-1].request_id
         updates: list[SearchAttributeUpdate[Any]] = []
         for name, value in values.items():
-            first = {names.ATTRIBUTE_STATUS: "running", names.ATTRIBUTE_PENDING_APPROVALS: 0}[name]
-            if name in self._run.options.search_attributes and self._written.get(name, first) != value:
+            first = {names.ATTRIBUTE_STATUS: "running", names.ATTRIBUTE_PENDING_APPROVALS: 0}
+            if name in self._run.options.search_attributes and self._written.get(name, first.get(name)) != value:
                 self._written[name] = value
                 key: Any = (SearchAttributeKey.for_keyword if isinstance(value, str) else SearchAttributeKey.for_int)(
                     name

@@ -74,10 +74,23 @@ def fail(text: str, until: str = "") -> str:
     raise ValueError(text)
 
 
+cashier = Agent(
+    FunctionModel(model, model_name="scripted"),
+    name="cashier",
+    tools=[Tool(refund, requires_approval=True)],
+    capabilities=[Durable()],
+)
+
+
+async def delegate(prompt: str) -> str:
+    """Has another agent do something, in a run of its own."""
+    return str((await cashier.run(prompt)).output)
+
+
 agent = Agent(
     FunctionModel(model, model_name="scripted"),
     name="support",
-    tools=[look, Tool(refund, requires_approval=True), wait, fail],
+    tools=[look, Tool(refund, requires_approval=True), wait, fail, delegate],
     capabilities=[Durable()],
 )
 
@@ -93,4 +106,4 @@ splitter = Agent(
     tools=[wait],
     capabilities=[Durable()],
 )
-app = Interlock([agent, splitter], retries=Retries(tools={"fail": RetryPolicy(maximum_attempts=1)}))
+app = Interlock([agent, cashier, splitter], retries=Retries(tools={"fail": RetryPolicy(maximum_attempts=1)}))

@@ -12,7 +12,8 @@ from tests.bridge.airflow_api import AirflowAPI
 from tests.bridge.stack import Stack
 
 # Whatever of Airflow this process itself loads keeps away from the home of whoever runs the tests.
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="interlock-airflow-")
+_home = tempfile.TemporaryDirectory(prefix="interlock-airflow-")
+os.environ["AIRFLOW_HOME"] = _home.name
 
 _STARTED = pytest.StashKey[tuple[Stack, dict[Path, int]]]()
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.bridge.agents import script
 from tests.bridge.airflow_api import AirflowAPI
+from tests.bridge.keeper import TRIGGERER
 from tests.bridge.processes import send
 from tests.bridge.stack import Stack
 from tests.bridge.waiting import Handling
@@ -49,6 +50,33 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
         ("terminated", "failed"),
         ("running", "failed"),
     ]
+
+
+@pytest.mark.alone
+async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
+    airflow: AirflowAPI, stack: Stack, tmp_path: Path
+) -> None:
+    prompt = script([("wait", {"gate": tmp_path.name})])
+    async with stack.down(TRIGGERER):
+        failed, succeeded, left, of_dag_run = them = [
+            await Handling.begin(airflow, stack, dag_id, prompt)
+            for dag_id in ("agents", "agents_terminate", "agents_leave", "agents")
+        ]
+        await asyncio.gather(*(it.until("deferred") for it in them))
+        await asyncio.gather(
+            failed.task.mark("failed"),
+            succeeded.task.mark("success"),
+            left.task.mark("failed"),
+            of_dag_run.task.run.mark("failed"),
+        )
+
+        assert [await it.until_closed() for it in (failed, succeeded, of_dag_run)] == [
+            "cancelled",
+            "terminated",
+            "cancelled",
+        ]
+        assert await left.status() == "running"
+    stack.open_gate(tmp_path.name)
 
 
 async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:

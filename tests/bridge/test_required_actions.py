@@ -139,6 +139,27 @@ async def test_a_person_answers_in_the_browser(airflow: AirflowAPI, stack: Stack
     assert [one["by"] for one in await asking.task.xcom("decisions")] == ["airflow:olga"] * 2
 
 
+async def test_what_an_agent_below_asks_is_shown_too(airflow: AirflowAPI, stack: Stack) -> None:
+    below = script([refund("C-1", 5)])
+    asking = await Asking.start(airflow, stack, [("delegate", {"prompt": below}), refund("A-1", 7)])
+    first, second = await asking.shown(2)
+    assert [one.shown["subject"] for one in (first, second)] == [
+        "Approve refund: order A-1, amount 7?",
+        "Approve refund: order C-1, amount 5?",
+    ]
+    assert "cashier" in second.shown["body"]
+    olga = airflow.as_user("olga")
+    await second.answer("Approve", by=olga)
+    await second.task.until("success", within_seconds=150)
+    assert await asking.asked_for() == ["1"]
+    await first.answer("Reject", by=olga)
+
+    assert await asking.dag_run.until_ended(150) == "success"
+    ledger = (stack.folder / "ledger").read_text().splitlines()
+    effects = [line for line in map(json.loads, ledger) if line["run"].startswith(asking.run.id)]
+    assert [line["order"] for line in effects if line["what"] == "refund"] == ["C-1"]
+
+
 async def test_one_after_another_each_is_asked_anew(airflow: AirflowAPI, stack: Stack) -> None:
     asking = await Asking.start(airflow, stack, [refund("A-1", 1)], [refund("A-2", 2)], [refund("A-3", 3)])
     for number in (1, 2, 3):

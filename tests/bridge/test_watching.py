@@ -17,6 +17,7 @@ from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries
 from interlock.bridge.hook import TemporalHook
+from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited
 from interlock.bridge.triggers import RunTrigger, what_waits
 from interlock.bridge.watching import FOLLOWED, Waiter, Watch, watch_of
@@ -88,6 +89,49 @@ async def test_in_a_crowd_each_change_of_a_run_gives_its_waiter_one_hint(server:
 
         async with crowd(watch):
             await asyncio.gather(*map(hinted, CHANGES))
+
+
+async def test_a_request_in_the_place_of_another_gives_a_hint(server: EmbeddedServer) -> None:
+    """However soon it comes: the watcher sees one open request before, and one after."""
+    script = Script([call("refund")], [call("refund")], "done")
+    app = Interlock([agent(script, tools=[Tool(refund, requires_approval=True)])])
+    async with running(app, server) as running_app:
+        client, run_id = running_app.client, "replaced"
+        watch = watch_of(client.temporal)
+        async with crowd(watch), watch.waiting(run_id, Following()) as waiter:
+            run = await client.start("support", "go", id=run_id)
+            assert await waiter.wait(SOON)
+            await run.decide("1", "approve", by="ann@example.com")
+            await running_app.requests(run, 1)
+
+            assert [one.request_id for one in await run.approvals()] == ["2"]
+            assert await waiter.wait(SOON)
+
+
+async def test_what_an_agent_below_asks_gives_a_hint_to_whoever_wants_to_know(server: EmbeddedServer) -> None:
+    inner = agent(Script([call("refund")], "refunded"), name="inner", tools=[Tool(refund, requires_approval=True)])
+
+    async def delegate() -> str:
+        return str((await inner.run("refund it")).output)
+
+    outer = agent(Script([call("delegate")], "done"), tools=[delegate])
+    async with running(Interlock([outer, inner]), server) as running_app:
+        client, run_id = running_app.client, "above"
+        watch = watch_of(client.temporal)
+        async with (
+            watch.waiting(run_id, Following(), asks=True) as waiter,
+            watch.waiting(run_id, Following()) as other,
+        ):
+            run = await client.start("support", "go", id=run_id)
+            assert await waiter.wait(SOON)
+            ((key, request),) = (await open_requests(client, run_id)).items()
+            assert key == f"{request.workflow_id.removeprefix(run_id)}#1"
+            await client.attach(request.workflow_id).decide("1", "approve", by="ann@example.com")
+
+            assert await waiter.wait(SOON)
+            assert (await run.result()).output == "done"
+            assert await open_requests(client, run_id) == {}
+            assert not await other.wait(0)
 
 
 async def test_what_changed_while_the_server_was_away_gives_a_hint(tmp_path: Path) -> None:

@@ -32,7 +32,10 @@ class Handling:
 
     async def until_waiting(self, *, try_number: int = 1) -> None:
         """Wait until the task waits, in the triggerer or in its process, and the run has begun what its model wants."""
-        await self.until("running" if self.task.run.dag_id.endswith("_poll") else "deferred", try_number=try_number)
+        await self.until(
+            "running" if self.task.run.dag_id.endswith("_poll") else "deferred",
+            try_number=try_number,
+        )
 
         async def has_begun() -> bool:
             return any(line["what"] != "model" for line in self.effects())

@@ -233,6 +233,7 @@ async def test_waiting_for_a_person_is_not_a_failure(framework: Framework, run_a
         attributes = (await app.client.temporal.get_workflow_handle(run.id).describe()).search_attributes
         assert attributes["InterlockStatus"] == ["awaiting_approval"]
         assert attributes["InterlockPendingApprovals"] == [1]
+        assert attributes["InterlockLatestRequest"] == ["1"]
         await run.decide("1", "approve")
         await run.result()
 

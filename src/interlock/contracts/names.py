@@ -35,12 +35,14 @@ CONVERSATION: Final = "conversation"
 ATTRIBUTE_AGENT: Final = "InterlockAgent"
 ATTRIBUTE_STATUS: Final = "InterlockStatus"
 ATTRIBUTE_PENDING_APPROVALS: Final = "InterlockPendingApprovals"
+ATTRIBUTE_LATEST_REQUEST: Final = "InterlockLatestRequest"
 ATTRIBUTE_REVIEWERS: Final = "InterlockReviewers"
 ATTRIBUTE_REQUESTED_BY: Final = "InterlockRequestedBy"
 SEARCH_ATTRIBUTES: Final[dict[str, str]] = {
     ATTRIBUTE_AGENT: "Keyword",
     ATTRIBUTE_STATUS: "Keyword",
     ATTRIBUTE_PENDING_APPROVALS: "Int",
+    ATTRIBUTE_LATEST_REQUEST: "Keyword",
     ATTRIBUTE_REVIEWERS: "KeywordList",
     ATTRIBUTE_REQUESTED_BY: "Keyword",
 }
