@@ -36,6 +36,7 @@ _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself lo
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
 _PUSH_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 0.1  # Airflow closes the log with the event, whether it has read all lines by then or not.
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -99,6 +100,7 @@ class RunTrigger(BaseTrigger):
             event = await self._wait(client, watch, waiter, progress)
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
         yield event
 
     async def on_kill(self) -> None:

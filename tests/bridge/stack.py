@@ -16,6 +16,7 @@ from typing import IO, Any
 import httpx
 
 from interlock import Client, UnavailableError
+from interlock._processes import END_WITH_PARENT
 from interlock.testing import eventually
 from tests.bridge.airflow_api import AirflowAPI, Task
 from tests.bridge.keeper import (
@@ -98,6 +99,26 @@ class Stack:
         finally:
             mark.unlink()
             await self.up(name)
+
+    @asynccontextmanager
+    async def another(self, name: str) -> AsyncIterator[None]:
+        """One more of a component of Airflow is at work for as long as the block takes."""
+        with (self.folder / "logs" / f"another-{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(Path(sys.executable).parent / "airflow", name, "--skip-serve-logs"),
+                cwd=REPOSITORY,
+                env=dict(self.environment()),
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=END_WITH_PARENT,
+                start_new_session=True,
+            )
+        try:
+            yield
+        finally:
+            send([process.pid, *descendants(process.pid)], signal.SIGKILL)
+            await process.wait()
 
     @contextmanager
     def stopped(self, name: str) -> Iterator[None]:

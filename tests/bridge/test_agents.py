@@ -47,7 +47,8 @@ async def test_every_way_to_wait_means_the_same(airflow: AirflowAPI, stack: Stac
     )
 
     assert defer["return_value"] == "refunded"
-    assert defer["run"] == {"reused_steps": 0, "status": "completed"}
+    about_run = {"reused_steps": 0, "temporal_conn_id": "temporal_default", "on_kill": "cancel"}
+    assert defer["run"] == {**about_run, "status": "completed"}
     assert defer["usage"]["total"]["requests"] == defer["usage"]["this_try"]["requests"] == 3
     assert [(one["tool"], one["outcome"], one["by"]) for one in defer["decisions"]] == [("refund", "approved", "vera")]
     assert [line["what"] for line in defer["effects"]] == ["model", "look", "model", "refund", "model"]

@@ -55,6 +55,30 @@ async def test_a_triggerer_that_dies_is_not_noticed(airflow: AirflowAPI, stack: 
 
 
 @pytest.mark.alone
+async def test_a_triggerer_that_stood_still_wakes_no_task_a_second_time(
+    airflow: AirflowAPI, stack: Stack, tmp_path: Path
+) -> None:
+    """Another has taken its triggers over, and then both have the event."""
+    it = await Handling.begin(airflow, stack, "agents_with_outlet", long_script(tmp_path.name))
+    await it.until_waiting()
+    await until_at_rest(stack, it.task)
+
+    async def is_taken_over() -> bool:
+        return it.triggerers() == 2
+
+    async with stack.another(TRIGGERER):
+        with stack.stopped(TRIGGERER):
+            await eventually(is_taken_over, within_seconds=150, every_seconds=0.2)
+        stack.open_gate(tmp_path.name)
+
+        assert await it.until_ended() == "success"
+    assert it.whats() == ALL_ONCE
+    assert (await it.log()).count("::group::Pre Execute") == 2
+    assert len(await airflow.asset_events(it.task.run)) == 1
+    assert len(await it.task.tries()) == 1
+
+
+@pytest.mark.alone
 async def test_all_else_may_die(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
     gate = tmp_path.name
 

@@ -15,6 +15,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from interlock.bridge.identity import Note
 from interlock.bridge.starting import WorkflowJob
+from interlock.testing import eventually
 from tests.bridge.airflow_api import AirflowAPI, Task
 from tests.bridge.orders import Deliver, Price, pack
 from tests.bridge.stack import Stack
@@ -79,6 +80,28 @@ async def test_each_way_a_workflow_ends_while_its_task_waits(
             assert error in log, how
             assert f"{words}" in log, how
         assert len(await task.tries()) == (2 if error and can_be_helped else 1), how
+
+
+async def test_other_ways_to_wait_end_the_same(airflow: AirflowAPI, stack: Stack, temporal: Temporal) -> None:
+    async def ended(dag_id: str, how: str) -> tuple[str, str]:
+        dag_run = await airflow.trigger(dag_id, {"queue": QUEUE})
+        task = dag_run.task("run")
+        await task.until("running" if dag_id == "workflows_poll" else "up_for_reschedule", within_seconds=150)
+
+        async def has_begun() -> Any:
+            return (await task.links())["Approvals"]
+
+        await eventually(has_begun, within_seconds=60)
+        await end(temporal.get_workflow_handle(workflow_id(task)), how)
+        return await dag_run.until_ended(within_seconds=150), "\n".join(await log_of(task))
+
+    kinds = [(dag_id, *ending) for dag_id in ("workflows_reschedule", "workflows_poll") for ending in ENDINGS[1:-1]]
+    results = await asyncio.gather(*(ended(dag_id, how) for dag_id, how, *_ in kinds))
+
+    for (dag_id, how, error, words, _), (state, log) in zip(kinds, results, strict=True):
+        assert state == "failed", (dag_id, how)
+        assert error in log, (dag_id, how)
+        assert words in log, (dag_id, how)
 
 
 async def test_each_way_a_workflow_has_ended_before_its_task_waits(

@@ -82,6 +82,10 @@ class Handling:
         dag_run = self.task.run
         return self.stack.folder / f"home/logs/dag_id={dag_run.dag_id}/run_id={dag_run.id}/task_id={self.task.id}"
 
+    def triggerers(self) -> int:
+        """How many triggerers have had its trigger in its first try."""
+        return len([*self._logs().glob("attempt=1.log.trigger.*")])
+
     def effects(self) -> list[dict[str, Any]]:
         """The run's model calls and effects, in order."""
         return self.stack.ledger(self.run.id)

@@ -13,6 +13,8 @@ RETRIES: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(seconds=1)}
 DAGS: dict[str, dict[str, Any]] = {
     "workflows": RETRIES,
     "workflows_once": {"retries": 0},
+    "workflows_poll": {"retries": 0, "wait_mode": "poll"},
+    "workflows_reschedule": {"retries": 0, "wait_mode": "reschedule", "poll_seconds": 2},
     "workflows_in_time": {**RETRIES, "run_timeout": timedelta(seconds=5)},
 }
 
