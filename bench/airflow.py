@@ -22,7 +22,7 @@ import httpx
 from bench.figures import Figure, Tell, percentile
 from bench.lab import ROOT, machine_cpu_seconds
 from bench.step import in_turn
-from interlock import Client, Run
+from interlock import Client, RefusedError, Run, UnavailableError
 from interlock.testing import eventually
 from tests.bridge.airflow_api import ENDED, AirflowAPI, DagRun, Task
 from tests.bridge.keeper import COMPONENTS, SCHEDULER, TEMPORAL, TRIGGERER, Setup
@@ -328,11 +328,20 @@ async def _each(items: Any, work: Callable[[Any], Any]) -> list[Any]:
 
 
 async def _decide(run: Run) -> None:
-    async def asks() -> bool:
-        return bool(await run.approvals())
+    """Approve what the run asks, once it asks, however busy its worker is."""
 
-    await eventually(asks, within_seconds=120, every_seconds=0.1)
-    await run.decide("1", "approve", by="bench")
+    async def decided() -> bool:
+        try:
+            if not await run.approvals():
+                return False
+            await run.decide("1", "approve", by="bench")
+        except UnavailableError:
+            return False
+        except RefusedError:  # A decision was taken though its receipt was lost.
+            pass
+        return True
+
+    await eventually(decided, within_seconds=_LONG_SECONDS, every_seconds=0.1)
 
 
 async def _until(task: Task, state: str) -> None:

@@ -56,11 +56,11 @@ def task_state(ti: Any) -> str:
 
 
 async def stop_run(client: Client, workflow_id: str, how: OnKill, why: str) -> None:
-    """End an open run; one that has ended is left alone. why: is kept with a termination."""
+    """End an open run; one that has ended is left alone. why: is kept in its history."""
     handle = client.temporal.get_workflow_handle(workflow_id)
     try:
         if how == "cancel":
-            await handle.cancel()
+            await handle.cancel(reason=why)
         elif how == "terminate":
             await handle.terminate(reason=why)
     except RPCError as error:

@@ -42,5 +42,6 @@ async def test_a_run_that_no_worker_begins_is_told_of_and_ends_with_the_tasks_ti
         f"No worker has begun run {run.id} on task queue 'nobody-serves'"
     ]
     history = await client.temporal.get_workflow_handle(run.id).fetch_history()
-    kinds = [event.event_type for event in history.events]
-    assert kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED) == 1
+    kind = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
+    (cancelled,) = [event for event in history.events if event.event_type == kind]
+    assert cancelled.workflow_execution_cancel_requested_event_attributes.cause == "The task's time is over."
