@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -176,7 +175,7 @@ async def _waiting(lab: _Lab) -> list[Figure]:
     empty = await _settled_mb(lab.stack)
     lab.tell(f"{count} tasks begin to wait")
     before, began = _requests(lab.stack), time.monotonic()
-    await _program(lab.stack, "bench.airflow_waiters", run.id, str(count))
+    await lab.stack.program("bench.airflow_waiters", run.id, str(count))
     await _all_wait(lab.stack, run, count)
     began_within = time.monotonic() - began
     full = await _settled_mb(lab.stack)
@@ -369,20 +368,6 @@ async def _times(lab: _Lab, run: Run) -> tuple[datetime, datetime]:
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-async def _program(stack: Stack, module: str, *arguments: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", module, *arguments),
-        cwd=ROOT,
-        env=dict(stack.environment()),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{module} failed: {said.decode(errors='replace')[-1_000:]}")
 
 
 async def _settled_mb(stack: Stack) -> float:

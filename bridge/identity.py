@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from interlock.contracts.payloads import Json
 
@@ -66,6 +66,7 @@ class Note:
     digests: of the fields of the input.
     """
 
+    PLACE: ClassVar = ("dag_id", "run_id", "task_id", "map_index")
     dag_id: str
     run_id: str
     task_id: str

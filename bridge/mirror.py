@@ -11,6 +11,7 @@ from typing import Self
 import structlog
 from temporalio.service import RPCError, RPCStatusCode
 
+from interlock._rpc import quoted
 from interlock.bridge._airflow import start_dag_run
 from interlock.bridge.errors import ApprovalsDagError
 from interlock.bridge.outcome import Waited
@@ -83,10 +84,9 @@ async def open_requests(client: Client, workflow_id: str, *, own: bool = True) -
 
 async def _asking_below(client: Client, workflow_id: str) -> list[str]:
     """The runs that tools of a run have started, at any depth, which say that they have open requests."""
-    place = workflow_id.replace("\\", "\\\\").replace("'", "\\'")
     query = (
         f"WorkflowType = '{names.AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' "
-        f"AND {names.ATTRIBUTE_PENDING_APPROVALS} > 0 AND WorkflowId STARTS_WITH '{place}/'"
+        f"AND {names.ATTRIBUTE_PENDING_APPROVALS} > 0 AND WorkflowId STARTS_WITH {quoted(f'{workflow_id}/')}"
     )
     try:
         return sorted([one.id async for one in client.temporal.list_workflows(query)])

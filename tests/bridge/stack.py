@@ -120,6 +120,22 @@ class Stack:
             send([process.pid, *descendants(process.pid)], signal.SIGKILL)
             await process.wait()
 
+    async def program(self, module: str, *arguments: str) -> str:
+        """What a module says that runs where Airflow's database is. Raises RuntimeError when it fails."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *arguments),
+            cwd=REPOSITORY,
+            env=dict(self.environment()),
+            stdin=DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=END_WITH_PARENT,
+        )
+        said, _ = await process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{module} failed: {said.decode(errors='replace')[-1_000:]}")
+        return said.decode()
+
     @contextmanager
     def stopped(self, name: str) -> Iterator[None]:
         """The component does nothing, and is not gone, for as long as the block takes."""

@@ -76,6 +76,11 @@ async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
             "cancelled",
         ]
         assert await left.status() == "running"
+        # Of what is long past, which here nothing is, the command says more.
+        told = await stack.program("interlock.bridge.check")
+        assert f"agents_leave.handle {left.task.run.id}" in told
+        assert failed.task.run.id not in told
+        assert "0 need a person" in told
     stack.open_gate(tmp_path.name)
 
 
