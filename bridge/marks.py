@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from interlock.bridge._database import Place
 
 _OVER = ("success", "failed", "skipped")
-_LOOKS = 10  # A second apart. The transaction that has called this is not over yet, and may be taken back.
+_LOOKS = (
+    30  # From one second apart to ten. The transaction that has called this is not over yet, and may be taken back.
+)
 _AT_ONCE = 4
 
 _log = structlog.get_logger(__name__)
@@ -79,9 +81,9 @@ def _run_of(place: "Place") -> dict[str, Any] | None:
     from interlock.bridge._database import task_at
 
     for look in range(_LOOKS):
-        if look:
-            time.sleep(1)
+        time.sleep(min(look, 10))
         state, run = task_at(place)
         if run is None or state in _OVER:
             return run
+    _log.info("task.not_over", task=place)
     return None

@@ -122,7 +122,7 @@ async def test_a_request_that_is_escalated_stays_open_and_says_to_whom(framework
         (request,) = state.requests
         assert (request.escalated_to, request.escalates_at, request.expires_at) == (("ops-lead", "cto"), None, None)
         assert state.status == "awaiting_approval"
-        (listed,) = [one for one in await app.client.approvals() if one.workflow_id == run.id]
+        (listed,) = await run.approvals()
         assert (listed.digest, listed.escalated_to) == (request.digest, request.escalated_to)
         assert listed.escalated_at is not None
         (open_one,) = (await run.journal()).requests
