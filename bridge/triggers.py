@@ -35,7 +35,7 @@ Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
 _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself looks that often.
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
-_PUSH_SECONDS = 30.0
+_PUSH_SECONDS, _PUSHED_BY_TASKS_SECONDS = 30.0, 60.0
 _LAST_WORDS_SECONDS = 0.1  # Airflow closes the log with the event, whether it has read all lines by then or not.
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
@@ -175,7 +175,7 @@ class RunTrigger(BaseTrigger):
                 return self._event("ended")
             ending = await ending_of(client, self.waited.workflow_id, found=found) if found.status in CLOSED else None
         if found.status in CLOSED:
-            return await self._ended(ending) if ending else None  # None: it was started again just now.
+            return await self._ended(watch, ending) if ending else None  # None: it was started again just now.
         if not self._has_worker:
             self._look_for_worker(client, found)
         status, pending = _what_waits(found)
@@ -196,14 +196,19 @@ class RunTrigger(BaseTrigger):
                 return None
             raise
 
-    async def _ended(self, ending: Ending) -> TriggerEvent:
+    async def _ended(self, watch: Watch, ending: Ending) -> TriggerEvent:
         if ending.status != "completed":
             return self._event("ended")
         try:
-            async with asyncio.timeout(_PUSH_SECONDS):  # A database that does not answer must not keep the task.
-                await self._push(xcoms_of(ending, self.waited))
+            async with watch.pushing:
+                if time.monotonic() < watch.pushed_by_tasks_until:
+                    return self._event("ended")
+                async with asyncio.timeout(_PUSH_SECONDS):
+                    await self._push(xcoms_of(ending, self.waited))
         except Exception as error:  # The task can push them itself.
-            _log.warning("xcoms.not_pushed", error=str(error))
+            if isinstance(error, TimeoutError):  # A database that does not answer must not keep all of them, in turn.
+                watch.pushed_by_tasks_until = time.monotonic() + _PUSHED_BY_TASKS_SECONDS
+            _log.warning("xcoms.not_pushed", error=repr(error))
             return self._event("ended")
         # Nothing is left for a worker to do: the task need not wait for a slot of its pool.
         metrics.ended(self.task_instance, ending, self.waited)

@@ -27,6 +27,7 @@ FOLLOWED = 8
 
 _FOLLOWED_AGAIN = FOLLOWED // 2  # Not as soon as there is one less, or a ninth that comes and goes has all look anew.
 _LOOKS_AT_ONCE = 16
+_PUSHES_AT_ONCE = 4
 _SECONDS_FOR_EACH = 3.0
 _CLOSED_EVERY_SECONDS = 0.9
 _WAITING_EVERY_SECONDS = 3.0
@@ -99,6 +100,10 @@ class Watch:
         """Held by whoever looks at a run."""
         self.question = asyncio.Semaphore(_LOOKS_AT_ONCE)
         """Held by whoever asks a run itself, or reads all that it did. That can take long, and no look waits for it."""
+        self.pushing = asyncio.Semaphore(_PUSHES_AT_ONCE)
+        """Held by whoever pushes XComs: Airflow does that one by one, and a thousand would run out of time together."""
+        self.pushed_by_tasks_until = 0.0
+        """Until when, by the monotonic clock, nobody tries: Airflow did not do it in time."""
         self._closed_after: datetime | None = None
         self._seen_closed: dict[str, datetime] = {}
         self._seen_waiting: dict[str, tuple[Any, ...]] = {}

@@ -1,16 +1,23 @@
 """What the trigger says and does while it waits, without Airflow around it."""
 
+import asyncio
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 from temporalio.api.enums.v1 import EventType
 
-from interlock import Client
+from interlock import Client, Interlock
+from interlock.bridge import triggers
 from interlock.bridge.outcome import Waited
 from interlock.bridge.triggers import RunTrigger
 from interlock.server import EmbeddedServer
+from interlock.testing import running
+from tests.workflows.scripts import Script, agent
 
 
 async def test_a_run_that_no_worker_begins_is_told_of_and_ends_with_the_tasks_time(
@@ -45,3 +52,42 @@ async def test_a_run_that_no_worker_begins_is_told_of_and_ends_with_the_tasks_ti
     kind = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED
     (cancelled,) = [event for event in history.events if event.event_type == kind]
     assert cancelled.workflow_execution_cancel_requested_event_attributes.cause == "The task's time is over."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "events"), [(0.05, {"success": 24}), (60, {"ended": 24})], ids=["slow", "not at all"]
+)
+async def test_many_that_end_together_push_their_xcoms_in_turn_while_that_works(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seconds: float, events: dict[str, int]
+) -> None:
+    """Each has its time for itself. Where Airflow takes none in time, only the first ones try."""
+    host, port = server.address.split(":")
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "temporal", "host": host, "port": int(port)}))
+    monkeypatch.setattr(triggers, "_PUSH_SECONDS", 1.5)
+    pushed, airflow = Counter[int](), asyncio.Lock()
+
+    async def push(key: str, value: Any, *, map_index: int, **place: Any) -> None:
+        pushed[map_index] += 1
+        async with airflow:  # It does one after another.
+            await asyncio.sleep(seconds)
+
+    monkeypatch.setattr(triggers, "push_xcom", push)
+    async with running(Interlock([agent(Script("done"))]), server) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        waited = Waited(
+            temporal_conn_id="here",
+            workflow_id=run.id,
+            run_id=run.started_run_id,
+            began_at=datetime.now(UTC),
+            ends_task=True,
+        )
+
+        async def outcome(number: int) -> str:
+            trigger = RunTrigger(waited.model_dump(mode="json"))
+            trigger.task_instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=number)  # type: ignore[assignment]
+            (event,) = [event async for event in trigger.run()]
+            return event.payload["kind"] if isinstance(event.payload, dict) else "success"
+
+        assert Counter(await asyncio.gather(*map(outcome, range(24)))) == events
+    assert len(pushed) == (24 if seconds < 1 else 4)
