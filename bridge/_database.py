@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from interlock.bridge.identity import Note
+from interlock.bridge.identity import PLACE
 from interlock.bridge.outcome import RUN
 
 _WAITING = ("deferred", "running", "up_for_reschedule")
 
 Place = tuple[str, str, str, int]
-"""Of a task instance, as in `Note.place`."""
+"""Of a task instance, as in `PLACE`."""
 
 
 def task_at(place: Place) -> tuple[str, dict[str, Any] | None]:
@@ -21,7 +21,7 @@ def task_at(place: Place) -> tuple[str, dict[str, Any] | None]:
     from sqlalchemy import select
 
     def of(model: Any) -> list[Any]:
-        return [getattr(model, name) == value for name, value in zip(Note.PLACE, place, strict=True)]
+        return [getattr(model, name) == value for name, value in zip(PLACE, place, strict=True)]
 
     with create_session() as session:
         value = session.scalar(select(XComModel.value).where(XComModel.key == RUN, *of(XComModel)))
@@ -36,7 +36,7 @@ def waiting_tasks() -> Iterator[tuple[Place, str, dict[str, Any], Any]]:
     from airflow.utils.session import create_session
     from sqlalchemy import and_, select
 
-    same = [getattr(XComModel, name) == getattr(TaskInstance, name) for name in Note.PLACE]
+    same = [getattr(XComModel, name) == getattr(TaskInstance, name) for name in PLACE]
     query = (
         select(TaskInstance, XComModel.value)
         .join(XComModel, and_(XComModel.key == RUN, *same))

@@ -3,11 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from interlock.contracts.payloads import Json
 
 MEMO_TASK = "interlock_airflow"
+PLACE = ("dag_id", "run_id", "task_id", "map_index")
+"""What tells a task instance from all others, as Airflow's tables have it."""
 _LONGEST_ID = 1_000  # Bytes that Temporal takes.
 
 
@@ -66,7 +68,6 @@ class Note:
     digests: of the fields of the input.
     """
 
-    PLACE: ClassVar = ("dag_id", "run_id", "task_id", "map_index")
     dag_id: str
     run_id: str
     task_id: str

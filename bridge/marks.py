@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from interlock.bridge._database import Place
 
 _OVER = ("success", "failed", "skipped")
-_LOOKS = (
-    30  # From one second apart to ten. The transaction that has called this is not over yet, and may be taken back.
-)
+_LOOKS = 30  # From one second apart to ten: what has called this is not written yet, and may be taken back.
 _AT_ONCE = 4
 
 _log = structlog.get_logger(__name__)
