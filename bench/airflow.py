@@ -332,12 +332,12 @@ async def _decide(run: Run) -> None:
     async def decided() -> bool:
         try:
             if not await run.approvals():
-                return False
+                return (await run.report()).status == "completed"  # By a decision whose receipt was lost.
             await run.decide("1", "approve", by="bench")
         except UnavailableError:
             return False
-        except RefusedError:  # A decision was taken though its receipt was lost.
-            pass
+        except RefusedError:
+            return (await run.report()).status == "completed"
         return True
 
     await eventually(decided, within_seconds=_LONG_SECONDS, every_seconds=0.1)
