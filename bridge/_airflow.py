@@ -7,6 +7,7 @@ try:
     from airflow.sdk.exceptions import (
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
     )
@@ -14,6 +15,7 @@ except ImportError:  # Before 3.2.
     from airflow.exceptions import (  # type: ignore[no-redef,attr-defined]
         AirflowException,
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowRescheduleException,
         AirflowSkipException,
     )
@@ -31,6 +33,7 @@ __all__ = [
     "DAG",
     "AirflowException",
     "AirflowFailException",
+    "AirflowNotFoundException",
     "AirflowSkipException",
     "BaseHook",
     "BaseOperator",
@@ -94,4 +97,11 @@ def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any]) -> bool:
         return True
     if said.error == ErrorType.DAGRUN_ALREADY_EXISTS:
         return False
-    raise LookupError(str(said.detail or said.error.value))
+    raise LookupError(_why(said.detail) or str(said.detail or said.error.value))
+
+
+def _why(detail: Any) -> str:
+    """What Airflow's API says, out of what is told of its answer; empty when it says nothing."""
+    while isinstance(detail, dict):
+        detail = detail.get("detail") or detail.get("message")
+    return detail if isinstance(detail, str) else ""

@@ -9,6 +9,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import TLSConfig
 
 from interlock.bridge.errors import BadTaskError
+from interlock.bridge.provider import CONNECTION_TYPE
 from interlock.contracts import names
 
 CONVERTERS = "interlock.data_converters"
@@ -30,6 +31,7 @@ class AirflowConnection(Protocol):
     """What is read of a connection."""
 
     conn_id: str
+    conn_type: str | None
     host: str | None
     port: int | None
     password: str | None
@@ -80,6 +82,9 @@ class TemporalSettings:
 
 def read_settings(connection: AirflowConnection) -> TemporalSettings:
     """The settings that a connection holds. Raises BadTaskError naming the field that cannot be used."""
+    # The password of a database, say, would be sent as the API key to wherever it is.
+    if connection.conn_type != CONNECTION_TYPE:
+        raise _bad(connection, f"is of type {connection.conn_type!r}; it has to be of type {CONNECTION_TYPE!r}")
     extra = connection.extra_dejson or {}
     unknown = sorted(set(extra) - set(_KNOWN))
     if unknown:

@@ -1,6 +1,7 @@
 """The hook: clients of Temporal, one for each process and event loop."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,7 +12,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from interlock.bridge._airflow import BaseHook
+from interlock.bridge._airflow import AirflowNotFoundException, BaseHook
 from interlock.bridge.connection import TemporalSettings, data_converter, read_settings
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.provider import CONNECTION_TYPE
@@ -42,8 +43,15 @@ class TemporalHook(BaseHook):
         self.task_queue = task_queue
 
     def settings(self) -> TemporalSettings:
-        """What the connection says. For code without an event loop."""
-        return read_settings(self.get_connection(self.temporal_conn_id))
+        """What the connection says. For code without an event loop.
+
+        Raises AirflowNotFoundException when there is none, BadTaskError for one of another type or form.
+        """
+        try:
+            connection = self.get_connection(self.temporal_conn_id)
+        except AirflowNotFoundException as error:
+            raise _unknown(self.temporal_conn_id) from error
+        return read_settings(connection)
 
     async def client(self) -> Client:
         """A client for the running event loop, connected.
@@ -51,7 +59,11 @@ class TemporalHook(BaseHook):
         Raises TemporalUnavailableError when nobody answers (retried), BadTaskError for a connection that has the wrong
         form.
         """
-        settings = read_settings(await self.aget_connection(self.temporal_conn_id))
+        try:
+            connection = await self.aget_connection(self.temporal_conn_id)
+        except AirflowNotFoundException as error:
+            raise _unknown(self.temporal_conn_id) from error
+        settings = read_settings(connection)
         temporal = await _connected(settings, self.temporal_conn_id)
         return Client(temporal, task_queue=self.task_queue or settings.task_queue)
 
@@ -92,9 +104,10 @@ class TemporalHook(BaseHook):
 
 def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
     """Run to its end in an event loop of its own, also where the caller's thread has one."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    loop = None
+    with contextlib.suppress(RuntimeError):
+        loop = asyncio.get_running_loop()
+    if loop is None:
         return asyncio.run(work)
     result: list[T] = []
     errors: list[BaseException] = []
@@ -111,6 +124,14 @@ def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
     if errors:
         raise errors[0]
     return result[0]
+
+
+def _unknown(conn_id: str) -> Exception:
+    """Of Airflow's own type, which is retried: a secrets backend that does not answer is told in the same way."""
+    return AirflowNotFoundException(
+        f"Airflow has no connection {conn_id!r}. Make one of type {CONNECTION_TYPE!r} under Admin, Connections, or set "
+        f"AIRFLOW_CONN_{conn_id.upper()}."
+    )
 
 
 _Clients = dict[TemporalSettings, "asyncio.Future[TemporalClient]"]
@@ -162,8 +183,8 @@ async def _connect(settings: TemporalSettings, conn_id: str) -> TemporalClient:
         raise BadTaskError(f"The connection {conn_id!r} cannot be used: {error}.") from error
     except (RuntimeError, TimeoutError) as error:
         raise TemporalUnavailableError(
-            f"No Temporal server answers at {options['target_host']} (connection {conn_id!r}): "
-            f"{error or f'nothing within {_CONNECT_WITHIN_SECONDS} s'}."
+            f"No Temporal server answers at {options['target_host']} (connection {conn_id!r}). Is one running there, "
+            f"and is the address right? {str(error) or f'Nothing came within {_CONNECT_WITHIN_SECONDS} s'}."
         ) from error
 
 

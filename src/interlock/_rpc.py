@@ -29,7 +29,8 @@ CLOSED: Mapping[WorkflowExecutionStatus, str] = {
 
 
 NO_NAMESPACE = (
-    "The Temporal server has no such namespace ({}). Set TEMPORAL_NAMESPACE, or make it: `interlock server prepare`."
+    "The Temporal server has no such namespace ({}). Set TEMPORAL_NAMESPACE (in Airflow, the connection's namespace), "
+    "or make it: `interlock server prepare`."
 )
 
 

@@ -10,9 +10,10 @@ import pytest
 from airflow.sdk import Connection
 from temporalio.service import TLSConfig
 
+from interlock.bridge._airflow import AirflowNotFoundException
 from interlock.bridge.connection import TemporalSettings, data_converter, read_settings
 from interlock.bridge.errors import BadTaskError
-from interlock.bridge.hook import TemporalHook
+from interlock.bridge.hook import TemporalHook, run_coroutine
 from interlock.bridge.provider import get_provider_info
 from interlock.server import EmbeddedServer, free_port
 
@@ -71,6 +72,29 @@ def test_tls_is_what_the_fields_say() -> None:
 def test_what_cannot_be_used_is_named(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadTaskError, match=f"^The connection 'temporal_default' {said}"):
         read_settings(connection(**wrong))
+
+
+def test_one_of_another_type_is_refused() -> None:
+    """Its password would be sent as the API key to wherever it is."""
+    database = Connection(conn_id="warehouse", conn_type="postgres", host="db", password="secret")
+    with pytest.raises(BadTaskError, match="'warehouse' is of type 'postgres'; it has to be of type 'temporal'"):
+        read_settings(database)
+
+
+def test_one_that_is_not_there_is_told_with_what_to_do() -> None:
+    hook = TemporalHook("nowhere")
+    for ask in (hook.settings, lambda: run_coroutine(hook.client())):
+        with pytest.raises(AirflowNotFoundException, match=r"'nowhere'. Make one .* or set AIRFLOW_CONN_NOWHERE"):
+            ask()
+
+
+def test_an_error_brings_none_of_how_it_was_run() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as failed:
+        run_coroutine(fail())
+    assert failed.value.__context__ is None
 
 
 def test_a_connection_names_no_code() -> None:
