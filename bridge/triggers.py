@@ -226,11 +226,20 @@ class RunTrigger(BaseTrigger):
             await stop_run(client, self.waited.workflow_id, self.waited.on_kill, "The task's time is over.")
 
     def _look_for_worker(self, client: Client, found: WorkflowExecutionDescription) -> None:
-        """Say it once when no worker has begun the run within a minute."""
-        self._has_worker = found.history_length > 3
+        """Say it once when no worker has begun the run within a minute, or none can."""
+        failures = found.raw_description.pending_workflow_task.attempt - 1
+        has_begun = found.history_length > 3
+        self._has_worker = has_begun and failures <= 0
         if self._has_worker or self._age() < _NO_WORKER_SECONDS:
             return
         self._has_worker = True
+        if has_begun:
+            _log.warning(
+                f"The workers of task queue {client.task_queue!r} cannot begin run {self.waited.workflow_id}: its "
+                f"workflow task has failed {failures} times. Perhaps none has the workflow {found.workflow_type!r}; "
+                "their log, and the run in Temporal, say more."
+            )
+            return
         _log.warning(
             f"No worker has begun run {self.waited.workflow_id} on task queue {client.task_queue!r} since "
             f"{self.waited.began_at:%H:%M:%S} UTC. It begins when one does: `interlock worker run MODULE:APP`."

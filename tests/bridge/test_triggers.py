@@ -10,21 +10,28 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHandle
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from interlock import Client, Interlock
 from interlock.bridge import triggers
 from interlock.bridge.outcome import Waited
 from interlock.bridge.triggers import RunTrigger
 from interlock.server import EmbeddedServer
-from interlock.testing import running
+from interlock.testing import eventually, running
+from tests.bridge.orders import Deliver
 from tests.workflows.scripts import Script, agent
+
+
+def know(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = server.address.split(":")
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "temporal", "host": host, "port": int(port)}))
 
 
 async def test_a_run_that_no_worker_begins_is_told_of_and_ends_with_the_tasks_time(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, port = server.address.split(":")
-    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "temporal", "host": host, "port": int(port)}))
+    know(server, monkeypatch)
     client = await Client.connect(server.address, task_queue="nobody-serves")
     run = await client.start("support", "help")
     now = datetime.now(UTC)
@@ -61,8 +68,7 @@ async def test_many_that_end_together_push_their_xcoms_in_turn_while_that_works(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seconds: float, events: dict[str, int]
 ) -> None:
     """Each has its time for itself. Where Airflow takes none in time, only the first ones try."""
-    host, port = server.address.split(":")
-    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "temporal", "host": host, "port": int(port)}))
+    know(server, monkeypatch)
     monkeypatch.setattr(triggers, "_PUSH_SECONDS", 1.5)
     pushed, airflow = Counter[int](), asyncio.Lock()
 
@@ -91,3 +97,34 @@ async def test_many_that_end_together_push_their_xcoms_in_turn_while_that_works(
 
         assert Counter(await asyncio.gather(*map(outcome, range(24)))) == events
     assert len(pushed) == (24 if seconds < 1 else 4)
+
+
+async def test_a_run_that_no_worker_can_begin_is_told_of(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    know(server, monkeypatch)
+    temporal = (await Client.connect(server.address)).temporal
+    async with Worker(temporal, task_queue="orders", workflows=[Deliver], workflow_runner=UnsandboxedWorkflowRunner()):
+        handle: WorkflowHandle[Any, Any] = await temporal.start_workflow("Delivre", id="typo", task_queue="orders")
+
+        async def has_failed() -> bool:
+            described = await handle.describe()
+            return described.raw_description.pending_workflow_task.attempt > 1
+
+        await eventually(has_failed, within_seconds=30)
+        now = datetime.now(UTC)
+        waited = Waited(
+            temporal_conn_id="here",
+            task_queue="orders",
+            workflow_id=handle.id,
+            run_id=handle.first_execution_run_id or "",
+            began_at=now - timedelta(minutes=2),
+            deadline=now + timedelta(seconds=1),
+        )
+        with capture_logs() as logs:
+            async for _ in RunTrigger(waited.model_dump(mode="json")).run():
+                pass
+
+    warnings = [line["event"] for line in logs if "cannot begin run" in line["event"]]
+    assert len(warnings) == 1
+    assert "Perhaps none has the workflow 'Delivre'" in warnings[0]
