@@ -37,6 +37,8 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if "prompt" in kwargs:
+            raise TypeError("@task.agent_workflow takes no prompt: the function returns it.")
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
     def execute(self, context: Context) -> Any:

@@ -10,6 +10,7 @@
 | InputChangedError | no | see `on_changed_input` |
 | ForeignRunError | no | take another workflow id |
 | RunVanishedError | no | see `on_vanished_run` |
+| NotRunningError | yes | no open workflow has the id that a signal is for, or not yet |
 | BadTaskError | no | an argument of the task has the wrong form |
 | ApprovalsDagError | yes | the approvals Dag is missing, or cannot run; the agent's run waits |
 | TemporalUnavailableError | yes | Temporal, or its worker, did not answer |
@@ -71,6 +72,10 @@ class ForeignRunError(_AboutRun, AirflowFailException):
 
 class RunVanishedError(_AboutRun, AirflowFailException):
     """Temporal does not know the run any more."""
+
+
+class NotRunningError(_AboutRun, AirflowException):
+    """A signal is for a workflow that has ended, or was not started yet."""
 
 
 class BadTaskError(AirflowFailException):

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel
 from temporalio.service import RPCError
 
+from interlock._rpc import server_errors
 from interlock.bridge import lineage, metrics
 from interlock.bridge._airflow import BaseOperator, reschedule
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import (
     BadTaskError,
+    NotRunningError,
     RunStuckError,
     RunVanishedError,
     TemporalUnavailableError,
@@ -26,7 +28,7 @@ from interlock.bridge.killing import OnKill, stop_run, task_state
 from interlock.bridge.links import LINKS, links_of
 from interlock.bridge.mirror import APPROVALS_DAG, show_requests
 from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, run_xcom, xcoms_of
-from interlock.bridge.progress import Progress
+from interlock.bridge.progress import Progress, log_time
 from interlock.bridge.starting import (
     AgentJob,
     Begun,
@@ -99,7 +101,7 @@ class _RunOperator(BaseOperator):
         self.workflow_id = workflow_id
         self.wait_mode = _one_of(WaitMode, "wait_mode", wait_mode)
         self.poll_seconds = _above_zero("poll_seconds", poll_seconds)
-        self.wait_timeout = wait_timeout
+        self.wait_timeout = _duration("wait_timeout", wait_timeout)
         self.kill_mode = _one_of(OnKill, "on_kill", on_kill)
         self.policies = Policies(
             on_retry=_one_of(OnRetry, "on_retry", on_retry),
@@ -204,7 +206,7 @@ class _RunOperator(BaseOperator):
         context["ti"].xcom_push(key=RUN, value=run_xcom(waited))
         if not goes_on:
             metrics.begun(context["ti"], waited)
-            self._say(begun)
+            self._say(begun, began_at)
         return waited
 
     def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
@@ -318,6 +320,8 @@ class _RunOperator(BaseOperator):
                 return self._hook().run(work)
             except (UnavailableError, TemporalUnavailableError, RPCError) as error:
                 if attempt == _START_ATTEMPTS - 1:
+                    if isinstance(error, TemporalUnavailableError):
+                        raise
                     raise TemporalUnavailableError(str(error)) from error
                 self.log.warning("%s Trying again in %s s.", error, 2**attempt)
                 time.sleep(2**attempt)
@@ -371,13 +375,14 @@ class _RunOperator(BaseOperator):
             conn_id=self.temporal_conn_id,
         )
 
-    def _say(self, begun: Begun) -> None:
+    def _say(self, begun: Begun, began_at: datetime) -> None:
         words = {
             "started": "Started run %s (execution %s).",
             "attached": "Found run %s (execution %s) of this task; it goes on.",
             "continued": "Run %s had ended without a result; it begins again where it stopped (execution %s).",
         }
-        self.log.info(words[begun.how], begun.workflow_id, begun.run_id)
+        # With the time before the start: a log is read in the order of times, and steps are told with those of theirs.
+        self.log.info(words[begun.how], begun.workflow_id, begun.run_id, timestamp=log_time(began_at))
         if begun.reused:
             self.log.info("%s steps are complete already and do not run again.", begun.reused)
         if begun.retried:
@@ -419,17 +424,14 @@ class TemporalWorkflowOperator(_RunOperator):
         self.workflow = workflow
         self.arguments = arguments
         self.memo = memo or {}
-        self.run_timeout = run_timeout
+        self.run_timeout = _duration("run_timeout", run_timeout)
 
     def _job(self, client: Client, context: Any) -> Job:
-        if isinstance(self.arguments, str | bytes) or not isinstance(self.arguments, Sequence):
-            raise BadTaskError(
-                f"arguments of task {self.task_id!r} is {type(self.arguments).__name__}; it is a list, one for each "
-                "argument of the workflow."
-            )
+        if not isinstance(self.memo, Mapping):
+            raise BadTaskError(f"memo of task {self.task_id!r} is a {type(self.memo).__name__}; it is a dict.")
         return WorkflowJob(
             self.workflow,
-            tuple(_as_json(f"arguments[{number}]", value) for number, value in enumerate(self.arguments)),
+            _arguments(self.task_id, self.arguments),
             task_queue=self.task_queue or "",
             execution_timeout=self.run_timeout,
             memo={**_as_json("memo", dict(self.memo)), **lineage.parent_memo(context["ti"])},
@@ -442,7 +444,8 @@ class AgentWorkflowOperator(_RunOperator):
 
     agent: the name of an agent of the workers' app. prompt: text, or a list of the framework's content parts.
     agent_deps: the run's `deps`, which in Airflow's operators are something else.
-    message_history, session, model, model_settings, usage_limits, budget, review, stream: as in `Client.start`.
+    message_history, session, previous_response_id, auto_previous_response_id, model, model_settings, usage_limits,
+    budget, review, stream: as in `Client.start`.
     requested_by: who wants the run; the user who has triggered the Dag run, or the Dag, when not given.
     approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
     `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
@@ -460,11 +463,13 @@ class AgentWorkflowOperator(_RunOperator):
         "agent_deps",
         "message_history",
         "session",
+        "previous_response_id",
         "model",
         "model_settings",
         "usage_limits",
         "budget",
         "requested_by",
+        "assignees",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"agent_deps": "json", "message_history": "json"}
 
@@ -476,6 +481,8 @@ class AgentWorkflowOperator(_RunOperator):
         agent_deps: Any = None,
         message_history: list[Json] | None = None,
         session: str | None = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
         model: str | None = None,
         model_settings: dict[str, Json] | None = None,
         usage_limits: dict[str, Json] | None = None,
@@ -496,6 +503,8 @@ class AgentWorkflowOperator(_RunOperator):
         self.agent_deps = agent_deps
         self.message_history = message_history
         self.session = session
+        self.previous_response_id = previous_response_id
+        self.auto_previous_response_id = auto_previous_response_id
         self.model = model
         self.model_settings = model_settings
         self.usage_limits = usage_limits
@@ -505,7 +514,9 @@ class AgentWorkflowOperator(_RunOperator):
         self.stream = stream
         self.approvals = _one_of(Approvals, "approvals", approvals)
         self.approvals_dag_id = approvals_dag_id
-        self.assignees = tuple(assignees)
+        if isinstance(assignees, str):
+            raise TypeError(f"assignees={assignees!r} is a text; it is a list of the ids of Airflow users.")
+        self.assignees = assignees
         self.on_stuck = _one_of(OnStuck, "on_stuck", on_stuck)
         self.stuck_seconds = stuck_seconds
         self._needs_input = True
@@ -524,6 +535,8 @@ class AgentWorkflowOperator(_RunOperator):
             deps=_as_json("agent_deps", self.agent_deps),
             message_history=_as_json("message_history", self.message_history),
             session=self.session or None,
+            previous_response_id=self.previous_response_id or None,
+            auto_previous_response_id=self.auto_previous_response_id,
             model=self.model or None,
             model_settings=_as_json("model_settings", self.model_settings),
             usage_limits=_as_json("usage_limits", self.usage_limits),
@@ -543,6 +556,11 @@ class AgentWorkflowOperator(_RunOperator):
         return self.approvals == "required_actions"
 
     async def _show_requests(self, context: Any, client: Client, waited: Waited) -> Waited:
+        if isinstance(self.assignees, str) or not isinstance(self.assignees, Sequence):  # By a template, or an XCom.
+            raise BadTaskError(
+                f"assignees of task {self.task_id!r} is a {type(self.assignees).__name__}; it is a list of the ids of "
+                "Airflow users."
+            )
         return await show_requests(client, waited, dag_id=self.approvals_dag_id, assignees=self.assignees)
 
 
@@ -572,23 +590,25 @@ class TemporalSignalOperator(BaseOperator):
         self.temporal_conn_id = temporal_conn_id
 
     def execute(self, context: Any) -> None:
-        """Send it. Raises BadTaskError when there is no such open workflow."""
-        arguments = [_as_json(f"arguments[{number}]", value) for number, value in enumerate(self.arguments)]
+        """Send it. Raises NotRunningError when there is no such open workflow."""
+        arguments = _arguments(self.task_id, self.arguments)
 
         async def send(client: Client) -> None:
             handle = client.temporal.get_workflow_handle(self.workflow_id, run_id=self.run_id or None)
-            await handle.signal(self.signal, args=arguments)
+            with server_errors(self.workflow_id):
+                await handle.signal(self.signal, args=arguments)
 
         try:
             TemporalHook(self.temporal_conn_id).run(send)
-        except RPCError as error:
-            from temporalio.service import RPCStatusCode
-
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise BadTaskError(
-                    f"Workflow {self.workflow_id!r} cannot be signalled: {error.message}. It has ended, or never was."
-                ) from error
-            raise TemporalUnavailableError(error.message) from error
+        except RefusedError as error:
+            raise NotRunningError(
+                f"Workflow {self.workflow_id!r} cannot be signalled: it has ended, or was not started yet. For one "
+                "that starts later, give this task `retries`."
+            ).about(self.workflow_id, self.run_id or "") from error
+        except MisconfiguredError as error:
+            raise BadTaskError(str(error)) from error
+        except UnavailableError as error:
+            raise TemporalUnavailableError(str(error)) from error
 
 
 async def _stuck(run: Run) -> str:
@@ -622,10 +642,20 @@ def _prompt(task_id: str, prompt: Any) -> Any:
     parts = _as_json("prompt", prompt)
     if isinstance(parts, list) and parts:
         return parts
-    raise BadTaskError(
-        f"The prompt of task {task_id!r} is a {type(prompt).__name__}; it is a text that is not empty, or a list of "
-        "content parts."
+    given = (
+        "empty" if isinstance(prompt, str | list) else "None" if prompt is None else f"of type {type(prompt).__name__}"
     )
+    raise BadTaskError(
+        f"The prompt of task {task_id!r} is {given}; it is a text, or a list of content parts, that is not empty."
+    )
+
+
+def _arguments(task_id: str, arguments: Any) -> tuple[Json, ...]:
+    if isinstance(arguments, str | bytes) or not isinstance(arguments, Sequence):
+        raise BadTaskError(
+            f"arguments of task {task_id!r} is a {type(arguments).__name__}; it is a list, with one for each argument."
+        )
+    return tuple(_as_json(f"arguments[{number}]", value) for number, value in enumerate(arguments))
 
 
 def _as_json(what: str, value: Any) -> Any:
@@ -639,7 +669,7 @@ def _as_json(what: str, value: Any) -> Any:
 def _dumped(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is none")
+    raise TypeError(f"it has a {type(value).__name__}")
 
 
 def _one_of(words: Any, name: str, value: T) -> T:
@@ -650,6 +680,12 @@ def _one_of(words: Any, name: str, value: T) -> T:
 
 
 def _above_zero(name: str, value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{name}={value!r} has to be above zero.")
+    if isinstance(value, str) or not value > 0:
+        raise ValueError(f"{name}={value!r} is not known; it is a number above zero.")
+    return value
+
+
+def _duration(name: str, value: timedelta | None) -> timedelta | None:
+    if value is not None and not isinstance(value, timedelta):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; it is a timedelta.")
     return value

@@ -43,7 +43,12 @@ class Progress:
         self._last = at.replace(microsecond=at.microsecond // 1_000 * 1_000)
         words = line_of(event)
         if words and event.offset >= self._skip:
-            _log.info(words, timestamp=self._last.isoformat().replace("+00:00", "Z"))
+            _log.info(words, timestamp=log_time(self._last))
+
+
+def log_time(at: datetime) -> str:
+    """A time in UTC as the log of a task has it."""
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def line_of(event: RunEvent) -> str:
@@ -52,7 +57,7 @@ def line_of(event: RunEvent) -> str:
     if event.kind == "step_started":
         return f"Step {event.step}: {what} started." if event.step_kind in ("model", "tool", "judge") else ""
     if event.kind == "attempt_failed":
-        return f"Step {event.step}: {what or 'the step'}, attempt {event.attempt} failed: {event.error} It is retried."
+        return f"Step {event.step}, attempt {event.attempt} failed: {event.error.rstrip('.')}. It is retried."
     if event.kind == "step_finished":
         if event.status == "completed":
             return ""

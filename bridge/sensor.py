@@ -69,8 +69,10 @@ class TemporalWorkflowSensor(BaseSensorOperator):
         if ending is not None:
             return self._value(ending)
         if event["kind"] == "timeout":
+            stands = "was still open" if self.must_exist else "had not ended, or never began,"
             raise WaitTimedOutError(
-                f"Workflow {self.workflow_id!r} was still open after {timedelta(seconds=self.timeout)}. It goes on."
+                f"Workflow {self.workflow_id!r} {stands} after {timedelta(seconds=self.timeout)}, this sensor's "
+                "timeout. It is left alone."
             ).about(self.workflow_id)
         return self._defer(waited)
 

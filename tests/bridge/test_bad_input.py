@@ -16,11 +16,12 @@ pytestmark = pytest.mark.timeout(500)  # Tasks of Airflow take long on a machine
 
 # What the log of the last try says, and how many tries there were.
 SAID = {
-    "no_connection": ("nowhere", 2),
+    "no_connection": ("AirflowNotFoundException: Airflow has no connection 'nowhere'. Make one", 2),
+    "other_type": ("BadTaskError: The connection 'warehouse-", 1),
     "nobody_answers": ("TemporalUnavailableError: No Temporal server answers at 127.0.0.1:1 (connection", 2),
     "no_such_agent": ("RunFailedError", 2),
     "no_json": ("BadTaskError: agent_deps is not JSON", 1),
-    "no_prompt": ("BadTaskError: The prompt of task 'no_prompt'", 1),
+    "no_prompt": ("BadTaskError: The prompt of task 'no_prompt' is empty", 1),
     "large_prompt": ("BadTaskError", 1),
     "taken": ("ForeignRunError: Workflow id", 1),
 }
@@ -31,13 +32,17 @@ async def test_bad_input_is_named(airflow: AirflowAPI, stack: Stack) -> None:
     taken = await client.start("support", "help", id=f"taken-{uuid.uuid4().hex}")
     connection = {"connection_id": f"down-{uuid.uuid4().hex}", "conn_type": "temporal", "host": "127.0.0.1", "port": 1}
     await airflow.ask("POST", "/connections", connection)
-    dag_run = await airflow.trigger("bad", {"down": connection["connection_id"], "taken": taken.id})
+    database = {"connection_id": f"warehouse-{uuid.uuid4().hex}", "conn_type": "postgres", "host": "127.0.0.1"}
+    await airflow.ask("POST", "/connections", database)
+    params = {"down": connection["connection_id"], "database": database["connection_id"], "taken": taken.id}
+    dag_run = await airflow.trigger("bad", params)
     assert await dag_run.until_ended(within_seconds=300) == "failed"
 
     for task_id, (words, tries) in SAID.items():
         task = dag_run.task(task_id)
         log = "\n".join(await task.log((await task.info())["try_number"]))
         assert words in log, f"{task_id}: {log}"
+        assert "no running event loop" not in log, task_id
         assert len(await task.tries()) == tries, task_id
     assert (await taken.result()).output == "You said: help"
 

@@ -9,6 +9,7 @@ from interlock.bridge import AgentWorkflowOperator
 
 TASKS: dict[str, dict[str, Any]] = {
     "no_connection": {"temporal_conn_id": "nowhere"},
+    "other_type": {"temporal_conn_id": "{{ params.database }}"},
     "nobody_answers": {"temporal_conn_id": "{{ params.down }}"},
     "no_such_agent": {"agent": "nobody"},
     "no_json": {"agent_deps": {"at": timedelta(seconds=1)}},
@@ -17,7 +18,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "taken": {"workflow_id": "{{ params.taken }}"},
 }
 
-with DAG("bad", params={"nothing": "", "down": "", "taken": ""}):
+with DAG("bad", params={"nothing": "", "down": "", "database": "", "taken": ""}):
     for task_id, options in TASKS.items():
         AgentWorkflowOperator(
             task_id=task_id,
