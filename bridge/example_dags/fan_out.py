@@ -1,4 +1,7 @@
-"""Mapped tasks: one run for each ticket, all at once, each with approvals of its own. No worker is held meanwhile."""
+"""Mapped tasks: one run for each ticket, all at once, each with approvals of its own. No worker is held meanwhile.
+
+Served by `interlock dev interlock.demo.deployed:app`.
+"""
 
 from datetime import timedelta
 

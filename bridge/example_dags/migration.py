@@ -13,8 +13,9 @@ Before:
         retries=3,
     )
 
-After: the agent moves into a module of its own, which `interlock worker run analyst:app` serves, where the connection
-`warehouse` is known; `docs/airflow-toolsets.md` has it. The Dag names it.
+After: the agent moves into a module of its own, say `analyst.py`, which `interlock worker run analyst:app` serves,
+where the connection `warehouse` is known; `docs/airflow-toolsets.md` has it, and `interlock.demo.sql_analyst` is such a
+module. The Dag names the agent.
 """
 
 from datetime import timedelta

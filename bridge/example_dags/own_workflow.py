@@ -1,6 +1,8 @@
 """A workflow of one's own, in any of Temporal's languages: started by its name, signalled, and waited for.
 
-The workflow `Billing` takes a customer and a month, and waits for the signal `close`; your workers serve it.
+Your workers serve the workflow `Billing` on the task queue `billing`: it takes a customer and a month, and waits for
+the signal `close`, which says by whom. Somebody else starts a workflow with the id `export-MONTH`, before or after, and
+the sensor waits for its end, for an hour at most.
 """
 
 from datetime import timedelta
@@ -23,7 +25,14 @@ def own_workflow() -> None:
         retries=2,
         retry_delay=timedelta(seconds=30),
     )
-    close = TemporalSignalOperator(task_id="close", workflow_id=workflow_id, signal="close", arguments=["Airflow"])
+    close = TemporalSignalOperator(
+        task_id="close",
+        workflow_id=workflow_id,
+        signal="close",
+        arguments=["Airflow"],
+        retries=5,  # `bill` may start the workflow a moment later.
+        retry_delay=timedelta(seconds=5),
+    )
     exported = TemporalWorkflowSensor(
         task_id="exported", workflow_id="export-{{ params.month }}", must_exist=False, timeout=3_600
     )

@@ -1,7 +1,8 @@
 """A question about the shop's orders, answered once a day by an agent with a SQL toolset.
 
-The agent is `interlock.demo.sql_analyst`, whose worker has the connection `warehouse`. Airflow has only
-`temporal_default`, where the run is started and waited for.
+The agent is that of `interlock.demo.sql_analyst`, whose first lines say how to serve it: its worker has the connection
+`warehouse`. Airflow has only `temporal_default`, where the run is started and waited for. Workers of one task queue
+serve the same app: beside another app's worker, this one needs a queue of its own, and the task its `task_queue`.
 """
 
 from airflow.sdk import dag

@@ -1,4 +1,7 @@
-"""Three approvals in one run, each with its own text, answered in any order; the prompt comes from a function."""
+"""Three approvals in one run, each with its own text, answered in any order; the prompt comes from a function.
+
+Served by `interlock dev interlock.demo.deployed:app`.
+"""
 
 from datetime import timedelta
 

@@ -1,6 +1,6 @@
 """One run: a support ticket, whose refunds wait for a person in Airflow's Required Actions.
 
-Served by `interlock dev interlock.demo.agent:app`.
+Served by `interlock dev interlock.demo.deployed:app`.
 """
 
 from datetime import timedelta

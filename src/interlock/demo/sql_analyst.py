@@ -1,9 +1,10 @@
 """The app of the Dag `sql_analyst`: an agent that answers questions with a database behind an Airflow connection.
 
 A worker runs it, not Airflow. It needs the connection, here in its environment, and Airflow's package with the SQL
-toolset, but none of Airflow's processes:
+toolset, but none of Airflow's processes. The database has a table `orders`, as the demo's `orders.db` does:
 
-    export AIRFLOW_CONN_WAREHOUSE='sqlite:////data/shop.db' OPENAI_API_KEY=...
+    pip install "apache-airflow-providers-common-ai[sql]" apache-airflow-providers-sqlite
+    export AIRFLOW_CONN_WAREHOUSE='{"conn_type": "sqlite", "host": "/data/orders.db"}' OPENAI_API_KEY=...
     interlock worker run interlock.demo.sql_analyst:app
 """
 
