@@ -232,22 +232,34 @@ def test_a_wrapper_does_not_hide_which_connection_a_tool_goes_to() -> None:
     assert fingerprint("shop") == fingerprint("shop") != fingerprint("archive")
 
 
-async def test_hooks_files_and_mcp_servers(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_files(framework: Framework, server: EmbeddedServer, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.txt").write_text("hello")
+    script = Script(
+        [Call("read_file", "file", {"path": "a.txt"})],
+        [Call("read_file", "none", {"path": "b.txt"})],
+        "done",
+    )
+    app = app_of(framework, script, ObjectStorageToolset((tmp_path / "files").as_uri()))
+    async with running(app, server) as at_work:
+        await (await at_work.client.start("support", "go")).result()
+
+    results = told(script)
+    assert results["file"] == "hello"
+    assert json.loads(results["none"]) == {"error": "'b.txt' is not a file."}
+
+
+async def test_hooks_and_mcp_servers(server: EmbeddedServer, tmp_path: Path) -> None:
     script = Script(
         [
             Call("till_balance", "hook", {"account": "ada"}),
             Call("till_balance", "extra", {"account": "ada", "till": "other"}),
-            Call("read_file", "file", {"path": "a.txt"}),
-            Call("read_file", "none", {"path": "b.txt"}),
             Call("take", "mcp", {"thing": "book"}),
         ],
         "done",
     )
-    files = ObjectStorageToolset((tmp_path / "files").as_uri())
     till = HookToolset(TillHook("till"), allowed_methods=["balance"], tool_prefix="till")
-    app = app_of(FRAMEWORKS[0], script, till, files, MCPToolset("shelf"))
+    app = app_of(FRAMEWORKS[0], script, till, MCPToolset("shelf"))
     async with running(app, server) as at_work:
         run = await at_work.client.start("support", "go")
         await run.result()
@@ -257,8 +269,6 @@ async def test_hooks_files_and_mcp_servers(server: EmbeddedServer, tmp_path: Pat
     assert "Extra inputs are not permitted" in results.pop("extra")
     assert results == {
         "hook": "ada: 7, by ***",
-        "file": "hello",
-        "none": '{"error":"\'b.txt\' is not a file."}',
         "mcp": "took book",
     }
     assert (tmp_path / "taken").read_text() == "book\n"
