@@ -1,7 +1,9 @@
 """What the bridge takes from Airflow, wherever a version has it: 3.1 and later."""
 
+import asyncio
+from collections.abc import Coroutine
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 try:
     from airflow.sdk.exceptions import (
@@ -23,14 +25,24 @@ try:
     from airflow.sdk.configuration import conf
 except ImportError:  # Before 3.2.
     from airflow.configuration import conf
+try:
+    from airflow.sdk.bases.decorator import determine_kwargs
+except ImportError:  # Before 3.2.
+    from airflow.utils.operator_helpers import determine_kwargs  # type: ignore[attr-defined]
+try:
+    from airflow.sdk.observability.stats import Stats
+except ImportError:  # Before 3.2.
+    from airflow.stats import Stats
 
 from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.sdk import exceptions as _exceptions
+from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
 
 __all__ = [
     "ANSWERS_WAKE",
     "DAG",
+    "KILLS_ARE_TOLD",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -39,15 +51,32 @@ __all__ = [
     "BaseOperator",
     "BaseOperatorLink",
     "BaseSensorOperator",
+    "BaseTrigger",
+    "Stats",
     "address",
+    "determine_kwargs",
     "push_xcom",
     "reschedule",
     "start_dag_run",
     "started_by_a_task",
+    "whole",
 ]
+
+T = TypeVar("T")
 
 ANSWERS_WAKE = hasattr(_exceptions, "TaskAwaitingInput")
 """Whether an answer to a Required Action wakes its deferred task up by itself, as it does from 3.3 on."""
+
+KILLS_ARE_TOLD = hasattr(BaseTrigger, "on_kill")
+"""Whether a trigger is told that somebody has acted on its task, as it is from 3.3 on."""
+
+
+async def whole(question: Coroutine[Any, Any, T]) -> T:
+    """Ask Airflow something from a trigger: to its end, also when whoever waits for the answer is cancelled.
+
+    In 3.1 an answer that nobody waits for any more is taken for that to the next question, and the triggerer ends.
+    """
+    return await asyncio.shield(asyncio.ensure_future(question))
 
 
 async def push_xcom(key: str, value: Any, **place: Any) -> None:
@@ -58,7 +87,7 @@ async def push_xcom(key: str, value: Any, **place: Any) -> None:
     if XCom is BaseXCom and hasattr(BaseXCom, "aset"):  # From 3.3 on.
         await BaseXCom.aset(key, value, **place)
     else:  # A backend of the deployment's own may write elsewhere, and all triggers would wait for it meanwhile.
-        await sync_to_async(XCom.set)(key, value, **place)
+        await whole(sync_to_async(XCom.set)(key, value, **place))
 
 
 def reschedule(at: datetime) -> Exception:
@@ -73,11 +102,13 @@ def address() -> str:
 
 
 def started_by_a_task(dag_run: Any) -> bool:
-    """Whether a task has started a run of a Dag, and no person; true before 3.2, which does not tell the two apart."""
+    """Whether a task has started a run of a Dag, and no person."""
     from airflow.sdk.api.datamodels._generated import DagRunType
 
     by_task = getattr(DagRunType, "OPERATOR_TRIGGERED", None)
-    return by_task is None or dag_run.run_type == by_task
+    if by_task is None:  # Before 3.3.
+        return bool(dag_run.run_type == DagRunType.MANUAL and not dag_run.triggering_user_name)
+    return bool(dag_run.run_type == by_task)
 
 
 def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any]) -> bool:

@@ -12,11 +12,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 from temporalio.service import RPCError
 
-from interlock.bridge._airflow import ANSWERS_WAKE
+from interlock.bridge._airflow import ANSWERS_WAKE, whole
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.form import REASON, Answer, closing_option
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.killing import finish, is_over
+from interlock.bridge.killing import finish, is_over, told_of_kills
 from interlock.bridge.mirror import Asked
 from interlock.bridge.settling import Settled, settled_of
 from interlock.bridge.watching import Waiter, watch_of
@@ -63,25 +63,26 @@ class RequestTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until the task has something to do. Yields one event."""
-        if self.until == "recalled":
-            yield self._event(await self._recall())
-            return
-        try:
-            client = await self._client()
-        except BadTaskError as error:  # The task says it, with its own type.
-            yield self._event(error=str(error))
-            return
-        if self.until == "reached":
-            await self._reach(client)
-            yield self._event(Answer.model_validate(self.answer) if self.answer else None)
-            return
-        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client), asks=True) as waiter:
-            event = await self._wait(client, waiter)
+        with told_of_kills(self):
+            event = await self._until_event()
         yield event
 
     async def on_kill(self) -> None:
         """Somebody has acted on the task. When that is over, nobody may answer into the void; its run goes on."""
         await finish(self._kill())
+
+    async def _until_event(self) -> TriggerEvent:
+        if self.until == "recalled":
+            return self._event(await self._recall())
+        try:
+            client = await self._client()
+        except BadTaskError as error:  # The task says it, with its own type.
+            return self._event(error=str(error))
+        if self.until == "reached":
+            await self._reach(client)
+            return self._event(Answer.model_validate(self.answer) if self.answer else None)
+        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client), asks=True) as waiter:
+            return await self._wait(client, waiter)
 
     async def _kill(self) -> None:
         if await is_over(self.task_instance):
@@ -177,7 +178,7 @@ class RequestTrigger(BaseTrigger):
         from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
 
         try:
-            found = await sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id))
+            found = await whole(sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id)))
         except AirflowRuntimeError as error:
             if (error.error.detail or {}).get("status_code") == 404:  # Nothing is shown.
                 return None
@@ -197,10 +198,12 @@ class RequestTrigger(BaseTrigger):
         from airflow.sdk.execution_time.hitl import update_hitl_detail_response
 
         with contextlib.suppress(Exception):  # A person was quicker: then the run tells them.
-            await sync_to_async(update_hitl_detail_response)(
-                ti_id=UUID(self.ti_id),
-                chosen_options=[closing_option(settled.outcome)],
-                params_input={REASON: str(settled)},
+            await whole(
+                sync_to_async(update_hitl_detail_response)(
+                    ti_id=UUID(self.ti_id),
+                    chosen_options=[closing_option(settled.outcome)],
+                    params_input={REASON: str(settled)},
+                )
             )
 
     def _event(self, answer: Answer | None = None, **more: Any) -> TriggerEvent:

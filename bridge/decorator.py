@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 from airflow.sdk.bases.decorator import (
     DecoratedOperator,
     TaskDecorator,
-    determine_kwargs,
     task_decorator_factory,
 )
 from airflow.sdk.definitions.context import Context, context_merge
 
+from interlock.bridge._airflow import determine_kwargs
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.operators import AgentWorkflowOperator
 from interlock.bridge.starting import attaches

@@ -12,7 +12,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from interlock.bridge._airflow import AirflowNotFoundException, BaseHook
+from interlock.bridge._airflow import AirflowNotFoundException, BaseHook, whole
 from interlock.bridge.connection import TemporalSettings, data_converter, read_settings
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.provider import CONNECTION_TYPE
@@ -60,7 +60,7 @@ class TemporalHook(BaseHook):
         form.
         """
         try:
-            connection = await self.aget_connection(self.temporal_conn_id)
+            connection = await whole(self.aget_connection(self.temporal_conn_id))
         except AirflowNotFoundException as error:
             raise _unknown(self.temporal_conn_id) from error
         settings = read_settings(connection)

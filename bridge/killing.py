@@ -1,13 +1,15 @@
 """When a task's run is ended with the task, and how."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED
+from interlock.bridge._airflow import KILLS_ARE_TOLD, BaseTrigger
 from interlock.bridge.identity import Note
 from interlock.client import Client
 
@@ -19,13 +21,32 @@ _OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 _ASKS = 5
 
 
+@contextlib.contextmanager
+def told_of_kills(trigger: BaseTrigger) -> Iterator[None]:
+    """Around what a trigger does until its event: calls its `on_kill` when it is cancelled, where Airflow does not.
+
+    Restarts cancel it too, so `on_kill` has to look at the task. It is not waited for: a triggerer that stops does not
+    answer any more.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not KILLS_ARE_TOLD and trigger.task_instance is not None:  # Without one, a task's own process waits.
+            _detach(trigger.on_kill())
+        raise
+
+
 async def finish(work: Coroutine[Any, Any, None]) -> None:
     """Do what has to be done when a trigger is killed. To its end: Airflow kills it again every second until it is
     gone, and that cancels whatever is awaited there."""
+    await asyncio.shield(_detach(work))
+
+
+def _detach(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
     task = asyncio.create_task(work)
     _detached.add(task)
     task.add_done_callback(_detached.discard)
-    await asyncio.shield(task)
+    return task
 
 
 async def is_over(ti: Any) -> bool:

@@ -12,6 +12,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from interlock.bridge._airflow import Stats
 from interlock.bridge.endings import Ending
 from interlock.bridge.outcome import Waited
 
@@ -24,33 +25,23 @@ APPROVALS = "interlock.approvals.settled"
 
 def waiting(runs: int) -> None:
     """Tell how many runs this process waits for."""
-    _stats().gauge(WAITING, runs)
+    Stats.gauge(WAITING, runs)
 
 
 def begun(ti: Any, waited: Waited) -> None:
     """Count a try that has found its run again."""
     if waited.how != "started":
-        _stats().incr(ATTACHED, tags={**_tags(ti), "how": waited.how})
+        Stats.incr(ATTACHED, tags={**_tags(ti), "how": waited.how})
 
 
 def ended(ti: Any, ending: Ending, waited: Waited) -> None:
     """Count a run that has ended: how long this try waited for it, and what was decided."""
-    stats, tags = _stats(), _tags(ti)
-    stats.timing(WAITED, (datetime.now(UTC) - waited.began_at).total_seconds() * 1_000, tags=tags)
-    stats.incr(ENDED, tags={**tags, "status": ending.status})
+    tags = _tags(ti)
+    Stats.timing(WAITED, (datetime.now(UTC) - waited.began_at).total_seconds() * 1_000, tags=tags)
+    Stats.incr(ENDED, tags={**tags, "status": ending.status})
     for one in ending.decisions:
-        stats.incr(APPROVALS, tags={**tags, "outcome": one.outcome})
+        Stats.incr(APPROVALS, tags={**tags, "outcome": one.outcome})
 
 
 def _tags(ti: Any) -> dict[str, str]:
     return {"dag_id": ti.dag_id, "task_id": ti.task_id}
-
-
-def _stats() -> Any:
-    try:
-        from airflow.sdk._shared.observability.metrics import stats
-    except ImportError:  # Before 3.3.
-        from airflow.stats import Stats
-
-        return Stats
-    return stats

@@ -22,7 +22,7 @@ from interlock.contracts.payloads import ApprovalRequest, Payload
 
 APPROVALS_DAG = "interlock_approvals"
 
-_log = structlog.get_logger("interlock.run")
+_log = structlog.get_logger(logger_name="interlock.run")
 
 
 class Asked(Payload):

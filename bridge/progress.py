@@ -12,7 +12,7 @@ import structlog
 from interlock.journal import RunEvent
 from interlock.run import Run
 
-_log = structlog.get_logger("interlock.run")
+_log = structlog.get_logger(logger_name="interlock.run")
 _MILLISECOND = timedelta(milliseconds=1)
 
 

@@ -21,7 +21,7 @@ from interlock.bridge._airflow import push_xcom
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.killing import finish, is_over, stop_run
+from interlock.bridge.killing import finish, is_over, stop_run, told_of_kills
 from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
@@ -65,11 +65,20 @@ class RunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait until the task has something to do. Yields one event."""
+        with told_of_kills(self):
+            event = await self._until_event()
+        yield event
+
+    async def on_kill(self) -> None:
+        """Somebody has acted on the task. The run is ended only when the task is over: not for a clear, and not for an
+        answer in Required Actions, which wakes the task up just so."""
+        await finish(self._kill())
+
+    async def _until_event(self) -> TriggerEvent:
         try:
             client = await self._client()
         except BadTaskError as error:  # The task says it, with its own type.
-            yield self._event("ended", error=str(error))
-            return
+            return self._event("ended", error=str(error))
         run = client.attach(self.waited.workflow_id)
         progress = Progress(run, skip=self.waited.told)
 
@@ -101,12 +110,7 @@ class RunTrigger(BaseTrigger):
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
         await asyncio.sleep(_LAST_WORDS_SECONDS)
-        yield event
-
-    async def on_kill(self) -> None:
-        """Somebody has acted on the task. The run is ended only when the task is over: not for a clear, and not for an
-        answer in Required Actions, which wakes the task up just so."""
-        await finish(self._kill())
+        return event
 
     async def _kill(self) -> None:
         if self.waited.on_kill == "leave" or not await is_over(self.task_instance):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import BaseOperator, task
-from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
+from airflow.serialization.serialized_objects import SerializedBaseOperator  # type: ignore[attr-defined]
 
 from interlock.bridge import (
     AgentWorkflowOperator,
