@@ -3,7 +3,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 ARGS ?=
 
-.PHONY: env test demo check versions bench soak lock format clean
+.PHONY: env test demo check versions airflow-versions bench soak lock format clean
 
 env: .venv/.made
 
@@ -31,6 +31,10 @@ check: env
 # The tests of the OpenAI Agents SDK with the oldest and the newest release that pyproject.toml allows, some minutes each.
 versions: env
 	$(PY) -m tests.openai_agents.ends $(ARGS)
+
+# The tests of the bridge with the oldest release of Airflow that pyproject.toml allows, about ten minutes.
+airflow-versions: env
+	$(PY) -m tests.bridge.oldest $(ARGS)
 
 format: env
 	$(PY) -m ruff format .

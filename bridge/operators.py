@@ -192,8 +192,9 @@ class _RunOperator(BaseOperator):
             pushes=bool(self.do_xcom_push),
             xcom_limit_bytes=self.xcom_limit_bytes,
         )
-        goes_on = task.rescheduled and kept.get("run_id") == waited.run_id and kept.get("try") == task.try_number
-        if goes_on:
+        is_kept = kept.get("run_id") == waited.run_id and kept.get("try") == task.try_number
+        goes_on = task.rescheduled and (is_kept or store is None)
+        if goes_on and is_kept:
             waited = Waited.model_validate(kept["waited"])  # What this try found when it began still holds.
         self._waited = waited  # From here on the run ends with a task that is killed.
         if not goes_on and store is not None:

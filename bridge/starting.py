@@ -285,6 +285,8 @@ async def _found(
         if not stands["is_closed"]:
             await _end(client, found)
         return Begun(found.id, await job.start(client, found.id, note, restart=True), "started")
+    if task.rescheduled and (theirs.run_id, theirs.try_number) == (task.run_id, task.try_number):
+        return Begun(found.id, found.run_id, "started")
     journal = await client.journal(found.id, run_id=found.run_id) if task.try_number > 1 else None
     reused, used = _so_far(journal)
     if plan == "go_on":

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from interlock import Client, Run
+from interlock.bridge.mirror import Asked
 from interlock.testing import eventually
 from tests.bridge.agents import script
 from tests.bridge.airflow_api import AirflowAPI, DagRun, Request
@@ -234,7 +235,15 @@ async def test_a_marked_task_comes_back_when_cleared_and_its_answer_outlives_wha
 
 
 async def test_who_starts_the_approvals_dag_by_hand_asks_nothing(airflow: AirflowAPI) -> None:
-    run = await airflow.trigger(APPROVALS, {"workflow_id": "airflow/asking_some/x/handle"})
+    asked = Asked(
+        temporal_conn_id="temporal_default",
+        workflow_id="airflow/asking_some/x/handle",
+        run_id="x",
+        request_id="1",
+        digest="x",
+        assignees=("ada",),
+    )
+    run = await airflow.trigger(APPROVALS, asked.model_dump(mode="json"))
 
     assert await run.until_ended(150) == "failed"
     with pytest.raises(httpx.HTTPStatusError, match="404"):

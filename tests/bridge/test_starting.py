@@ -92,9 +92,12 @@ async def test_asking_again_is_the_same_run(server: EmbeddedServer) -> None:
         same = await begun(app, FIRST)
         await app.client.attach(first.workflow_id).result()
         retry = await begun(app, RETRY)
+        rescheduled = await begun(app, replace(FIRST, rescheduled=True))  # It has started the run before.
+        found = await begun(app, RESCHEDULED)
 
-        assert [one.how for one in (first, same, retry)] == ["started", "attached", "attached"]
-        assert first.run_id == same.run_id == retry.run_id
+        hows = [one.how for one in (first, same, retry, rescheduled, found)]
+        assert hows == ["started", "attached", "attached", "started", "attached"]
+        assert {one.run_id for one in (same, retry, rescheduled, found)} == {first.run_id}
         assert (retry.reused, retry.used.requests) == (3, 2)
 
         with pytest.raises(InputChangedError, match=r"another input: prompt changed"):

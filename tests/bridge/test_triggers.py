@@ -1,6 +1,7 @@
 """What the trigger says and does while it waits, without Airflow around it."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from structlog.testing import capture_logs
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
@@ -15,6 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from interlock import Client, Interlock
 from interlock.bridge import triggers
+from interlock.bridge._airflow import whole
 from interlock.bridge.outcome import Waited
 from interlock.bridge.triggers import RunTrigger
 from interlock.server import EmbeddedServer
@@ -128,3 +131,22 @@ async def test_a_run_that_no_worker_can_begin_is_told_of(
     warnings = [line["event"] for line in logs if "cannot begin run" in line["event"]]
     assert len(warnings) == 1
     assert "Perhaps none has the workflow 'Delivre'" in warnings[0]
+
+
+async def test_a_question_to_airflow_is_asked_to_its_end() -> None:
+    asked, may_answer, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def exchange() -> None:  # As Airflow's triggerer speaks with its supervisor for a call that blocks.
+        asked.set()
+        await may_answer.wait()
+        answered.set()
+
+    asking = asyncio.create_task(whole(sync_to_async(async_to_sync(exchange))()))
+    await asked.wait()
+    asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    may_answer.set()
+
+    async with asyncio.timeout(10):
+        await answered.wait()
