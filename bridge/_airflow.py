@@ -34,7 +34,7 @@ try:
 except ImportError:  # Before 3.2.
     from airflow.stats import Stats
 
-from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator
+from airflow.sdk import DAG, BaseHook, BaseOperator, BaseOperatorLink, BaseSensorOperator, __version__
 from airflow.sdk import exceptions as _exceptions
 from airflow.triggers.base import BaseTrigger
 from asgiref.sync import sync_to_async
@@ -63,6 +63,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_IS_3_1 = __version__.startswith("1.1.")  # The SDK's version, which all processes have.
 
 ANSWERS_WAKE = hasattr(_exceptions, "TaskAwaitingInput")
 """Whether an answer to a Required Action wakes its deferred task up by itself, as it does from 3.3 on."""
@@ -102,13 +104,14 @@ def address() -> str:
 
 
 def started_by_a_task(dag_run: Any) -> bool:
-    """Whether a task has started a run of a Dag, and no person."""
+    """Whether a task has started a run of a Dag, and no person; true in 3.2, which does not tell the two apart."""
     from airflow.sdk.api.datamodels._generated import DagRunType
 
     by_task = getattr(DagRunType, "OPERATOR_TRIGGERED", None)
-    if by_task is None:  # Before 3.3.
-        return bool(dag_run.run_type == DagRunType.MANUAL and not dag_run.triggering_user_name)
-    return bool(dag_run.run_type == by_task)
+    if by_task is not None:
+        return bool(dag_run.run_type == by_task)
+    # In 3.2 a task hands the name of who has started its own run on.
+    return not (_IS_3_1 and dag_run.triggering_user_name)
 
 
 def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 _ASKS = 30
+_IS_BUSY = ("Database error", "Internal Server Error")  # In 3.2 it says no more than that.
 ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
@@ -39,7 +40,7 @@ class AirflowAPI:
         for _ in range(_ASKS):
             answer = await self._http.request(method, f"/api/v2{path}", json=body, params=query, headers=headers)
             # With SQLite Airflow's log of actions can wait for a request that waits for it, until one is given up.
-            if answer.status_code != 500 or "Database error" not in answer.text:
+            if answer.status_code != 500 or not any(words in answer.text for words in _IS_BUSY):
                 break
             await asyncio.sleep(0.2)
         return _json(answer)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from airflow.sdk import __version__ as sdk_version
 
 from interlock import Client, Run
 from interlock.bridge.mirror import Asked
@@ -234,6 +235,7 @@ async def test_a_marked_task_comes_back_when_cleared_and_its_answer_outlives_wha
     assert await asking.dag_run.until_ended(150) == "success"
 
 
+@pytest.mark.skipif(sdk_version.startswith("1.2."), reason="Airflow 3.2 does not tell who has started a Dag run")
 async def test_who_starts_the_approvals_dag_by_hand_asks_nothing(airflow: AirflowAPI) -> None:
     asked = Asked(
         temporal_conn_id="temporal_default",
