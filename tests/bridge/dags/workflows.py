@@ -14,7 +14,7 @@ DAGS: dict[str, dict[str, Any]] = {
     "workflows": RETRIES,
     "workflows_once": {"retries": 0},
     "workflows_poll": {"retries": 0, "wait_mode": "poll"},
-    "workflows_reschedule": {"retries": 0, "wait_mode": "reschedule", "poll_seconds": 2},
+    "workflows_reschedule": {"retries": 0, "wait_mode": "reschedule", "poll_seconds": 5},
     "workflows_in_time": {**RETRIES, "run_timeout": timedelta(seconds=5)},
 }
 
