@@ -27,7 +27,7 @@ from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.killing import OnKill, stop_run, task_state
 from interlock.bridge.links import LINKS, links_of
 from interlock.bridge.mirror import APPROVALS_DAG, show_requests
-from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, run_xcom, xcoms_of
+from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, own_event, run_xcom, xcoms_of
 from interlock.bridge.progress import Progress, log_time
 from interlock.bridge.starting import (
     AgentJob,
@@ -136,11 +136,12 @@ class _RunOperator(BaseOperator):
         # It may have ended already, or asked: a wait for what has happened is never begun.
         return self._look(context, self._begin(context), {"kind": "begun"})
 
-    def resume(self, context: Any, event: dict[str, Any]) -> Any:
-        """Look at the run again, as the trigger has hinted."""
-        waited = Waited.model_validate(event["waited"])
-        self.run_links = self._links(waited)  # Airflow writes the links once more when this process ends.
-        return self._look(context, waited, event)
+    def resume(self, context: Any, event: dict[str, Any], waited: dict[str, Any] | None = None) -> Any:
+        """Look at the run again, as the trigger has hinted. waited: what this task knew of its run when it deferred;
+        None for one that did so before there was this argument."""
+        own, event = own_event(waited, event)
+        self.run_links = self._links(own)  # Airflow writes the links once more when this process ends.
+        return self._look(context, own, event)
 
     def get_openlineage_facets_on_complete(self, ti: Any) -> Any:
         """What OpenLineage's events of this task say of its run."""
@@ -274,7 +275,8 @@ class _RunOperator(BaseOperator):
 
     def _defer(self, waited: Waited) -> None:
         # Without a timeout of Airflow's: that would fail the task and leave the run. The trigger keeps the deadline.
-        self.defer(trigger=RunTrigger(waited.model_dump(mode="json")), method_name="resume")
+        known = waited.model_dump(mode="json")
+        self.defer(trigger=RunTrigger(known), method_name="resume", kwargs={"waited": known})
 
     def _poll(self, context: Any, waited: Waited) -> Any:
         trigger = RunTrigger(waited.model_copy(update={"ends_task": False}).model_dump(mode="json"))

@@ -1,6 +1,7 @@
 """What a task knows of its run while it waits, and what it leaves behind in XComs."""
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import AwareDatetime
 
@@ -58,6 +59,17 @@ class Waited(Payload):
             began_at=began_at,
             **rest,  # type: ignore[arg-type]
         )
+
+
+def own_event(waited: dict[str, Any] | None, event: dict[str, Any]) -> tuple[Waited, dict[str, Any]]:
+    """What a task knows of its run, and the event that has woken it up.
+
+    SQLite gives a new trigger the id of one that is gone, so the event can be that of another task's trigger, or of an
+    earlier one of this task. Then it says nothing but that it is time to look.
+    """
+    told = Waited.model_validate(event["waited"])
+    own = told if waited is None else Waited.model_validate(waited)
+    return own, event if told == own else {"kind": "begun"}
 
 
 def run_xcom(waited: Waited, ending: Ending | None = None) -> dict[str, Json]:

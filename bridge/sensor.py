@@ -10,7 +10,7 @@ from interlock.bridge._airflow import BaseSensorOperator
 from interlock.bridge.endings import Ending, ending_of, xcom_value
 from interlock.bridge.errors import BadTaskError, RunVanishedError, TemporalUnavailableError, WaitTimedOutError
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.outcome import XCOM_LIMIT_BYTES, Waited
+from interlock.bridge.outcome import XCOM_LIMIT_BYTES, Waited, own_event
 from interlock.bridge.triggers import RunTrigger
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 
@@ -56,11 +56,11 @@ class TemporalWorkflowSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=self._value(ending))
 
-    def resume(self, context: Any, event: dict[str, Any]) -> Any:
-        """Look at the workflow again, as the trigger has hinted."""
+    def resume(self, context: Any, event: dict[str, Any], waited: dict[str, Any] | None = None) -> Any:
+        """Look at the workflow again, as the trigger has hinted. waited: as it has deferred."""
+        own, event = own_event(waited, event)
         if event.get("error"):
             raise BadTaskError(event["error"])
-        waited = Waited.model_validate(event["waited"])
         try:
             ending = self._ending()
         except TemporalUnavailableError as error:  # The triggerer waits until it is there again.
@@ -74,7 +74,7 @@ class TemporalWorkflowSensor(BaseSensorOperator):
                 f"Workflow {self.workflow_id!r} {stands} after {timedelta(seconds=self.timeout)}, this sensor's "
                 "timeout. It is left alone."
             ).about(self.workflow_id)
-        return self._defer(waited)
+        return self._defer(own)
 
     def _defer(self, waited: Waited | None = None) -> None:
         now = datetime.now(UTC)
@@ -88,7 +88,8 @@ class TemporalWorkflowSensor(BaseSensorOperator):
             on_stuck="wait",
             must_exist=self.must_exist,
         )
-        self.defer(trigger=RunTrigger(waited.model_dump(mode="json")), method_name="resume")
+        known = waited.model_dump(mode="json")
+        self.defer(trigger=RunTrigger(known), method_name="resume", kwargs={"waited": known})
 
     def _ending(self) -> Ending | None:
         try:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from asgiref.sync import sync_to_async
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription
 from temporalio.common import SearchAttributeKey
@@ -17,11 +18,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED
 from interlock.bridge import metrics
-from interlock.bridge._airflow import push_xcom
+from interlock.bridge._airflow import push_xcom, whole
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.killing import finish, is_over, stop_run, told_of_kills
+from interlock.bridge.killing import finish, is_over, stop_run, task_state, told_of_kills
 from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
@@ -36,6 +37,7 @@ _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself lo
 _LOOKS_RARELY_SECONDS = 900.0
 _NO_WORKER_SECONDS = 60.0
 _PUSH_SECONDS, _PUSHED_BY_TASKS_SECONDS = 30.0, 60.0
+_LOOKS_AT_TASK_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 0.1  # Airflow closes the log with the event, whether it has read all lines by then or not.
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
@@ -110,7 +112,20 @@ class RunTrigger(BaseTrigger):
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
         await asyncio.sleep(_LAST_WORDS_SECONDS)
+        await self._until_awaited()
         return event
+
+    async def _until_awaited(self) -> None:
+        """Wait while the task does not: it was marked or cleared, and Airflow is about to cancel this trigger. SQLite
+        may have given its id to another one, whose task an event would wake up, or even end."""
+        while self.task_instance is not None:
+            try:
+                state = await whole(sync_to_async(task_state)(self.task_instance))
+            except Exception:  # Airflow's own API does not answer. An event too many only has a task look.
+                return
+            if state in ("deferred", ""):
+                return
+            await asyncio.sleep(_LOOKS_AT_TASK_SECONDS)
 
     async def _kill(self) -> None:
         if self.waited.on_kill == "leave" or not await is_over(self.task_instance):

@@ -83,6 +83,12 @@ async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
         assert failed.task.run.id not in told
         assert "0 need a person" in told
     stack.open_gate(tmp_path.name)
+    # SQLite gives the next triggers the ids of those that the triggerer has found, and whose tasks were over.
+    after = [await Handling.begin(airflow, stack, "agents", script([("look", {"order": order})])) for order in "ABC"]
+    for it in after:
+        assert await it.until_ended() == "success"
+        assert (await it.task.xcom("run"))["workflow_id"] == it.run.id
+        assert len(await it.task.tries()) == 1
 
 
 async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from interlock.bridge import (
     TemporalWorkflowOperator,
     TemporalWorkflowSensor,
 )
+from interlock.bridge.outcome import Waited, own_event
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,17 @@ def billing(**options: Any) -> TemporalWorkflowOperator:
 def test_a_wrong_argument_is_named_when_the_dag_is_read(make: Callable[[], Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"^{re.escape(said)}$"):
         make()
+
+
+def test_an_event_that_is_meant_for_another_wait_says_only_that_it_is_time_to_look() -> None:
+    """It would end this task by another's result, or by the deadline of an earlier try."""
+    now = datetime.now(UTC)
+    own = Waited(temporal_conn_id="t", workflow_id="mine", run_id="r-2", began_at=now)
+    others = [own.model_copy(update={"workflow_id": "theirs"}), own.model_copy(update={"began_at": now - timedelta(1)})]
+    kept = own.model_dump(mode="json")
+
+    mine = {"kind": "timeout", "waited": kept}
+    assert own_event(kept, mine) == own_event(None, mine) == (own, mine)
+    for other in others:
+        event = {"kind": "timeout", "error": "broken", "waited": other.model_dump(mode="json")}
+        assert own_event(kept, event) == (own, {"kind": "begun"})
