@@ -156,9 +156,9 @@ async def test_a_server_whose_port_is_lost_at_its_start_takes_another(
     server = await EmbeddedServer.start(port=0, ui=False)
     await server.stop()
 
-    first, second = tried.read_text().splitlines()
-    assert first.split()[:5] == second.split()[:5]
-    assert server.address.rpartition(":")[2] in second.split()
+    first, *_, last = tried.read_text().splitlines()  # On a busy machine the second can be too late as well.
+    assert first.split()[:5] == last.split()[:5]
+    assert server.address.rpartition(":")[2] in last.split()
     assert server.address.rpartition(":")[2] not in first.split()
 
 
