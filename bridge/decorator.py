@@ -12,7 +12,7 @@ from airflow.sdk.definitions.context import Context, context_merge
 
 from interlock.bridge._airflow import determine_kwargs
 from interlock.bridge.identity import TaskIdentity
-from interlock.bridge.operators import AgentWorkflowOperator
+from interlock.bridge.operators import AgentWorkflowOperator, is_known
 from interlock.bridge.starting import attaches
 
 
@@ -44,8 +44,9 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
     def execute(self, context: Context) -> Any:
         """Make the prompt, unless the task has a run already, then as the operator does."""
         task = TaskIdentity.of(context)
+        place, known = self.workflow_id or "", is_known(context, task)
         self._needs_input = not self._do(
-            None, lambda client: attaches(client, task, self.policies, workflow_id=self.workflow_id or "")
+            None, lambda client: attaches(client, task, self.policies, workflow_id=place, known=known)
         )
         if self._needs_input:
             context_merge(context, self.op_kwargs)

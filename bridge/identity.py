@@ -18,7 +18,8 @@ class TaskIdentity:
     """One task instance of Airflow.
 
     map_index: -1 for a task that is not mapped. try_number: from 1. clears: the number of the try after which the task
-    was cleared last; 0 when it never was. rescheduled: whether this try has run before, and waits.
+    was cleared last; 0 when it never was. max_tries: Airflow's own number, which only a clear changes. rescheduled:
+    whether this try has run before, and waits.
     """
 
     dag_id: str
@@ -28,21 +29,23 @@ class TaskIdentity:
     try_number: int
     clears: int
     rescheduled: bool = False
+    max_tries: int = -1
 
     @classmethod
     def of(cls, context: Mapping[str, Any]) -> "TaskIdentity":
         """The task that a context is of."""
         ti = context["ti"]
         # A cleared task may be tried as often again as before: that is how a clear is told from a retry.
-        clears = max(0, (getattr(ti, "max_tries", 0) or 0) - (ti.task.retries or 0))
+        max_tries = getattr(ti, "max_tries", 0) or 0
         return cls(
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
             try_number=ti.try_number,
-            clears=clears,
+            clears=max(0, max_tries - (ti.task.retries or 0)),
             rescheduled=bool(context.get("task_reschedule_count")),
+            max_tries=max_tries,
         )
 
     @property
@@ -65,7 +68,7 @@ class TaskIdentity:
 class Note:
     """What a task writes into the memo of a run that it starts, to know it again.
 
-    digests: of the fields of the input.
+    digests: of the fields of the input. max_tries: as in `TaskIdentity`; -1 in notes from before there was one.
     """
 
     dag_id: str
@@ -75,18 +78,20 @@ class Note:
     try_number: int
     clears: int
     digests: dict[str, str]
+    max_tries: int = -1
 
     @classmethod
     def by(cls, task: TaskIdentity, digests: Mapping[str, str]) -> "Note":
         """The note of a task."""
-        return cls(*task.place, task.try_number, task.clears, dict(digests))
+        return cls(*task.place, task.try_number, task.clears, dict(digests), task.max_tries)
 
     @classmethod
     def read(cls, memo: Mapping[str, Any]) -> "Note | None":
         """The note in a memo; None when there is none, or it is not one of ours."""
         value = memo.get(MEMO_TASK)
         try:
-            return cls(**{name: value[name] for name in cls.__dataclass_fields__})  # type: ignore[index]
+            known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}  # type: ignore[index,operator]
+            return cls(**known)
         except (TypeError, KeyError):
             return None
 

@@ -170,8 +170,7 @@ class _RunOperator(BaseOperator):
         task = TaskIdentity.of(context)
         began_at = datetime.now(UTC)
         store = context.get("task_state_store")  # Airflow 3.3 and later.
-        kept = _recalled(store)
-        known = kept.get("clears") == task.clears
+        kept, known = _recalled(store), is_known(context, task)
         self._ti = context["ti"]
 
         async def start(client: Client) -> Begun:
@@ -199,8 +198,9 @@ class _RunOperator(BaseOperator):
             waited = Waited.model_validate(kept["waited"])  # What this try found when it began still holds.
         self._waited = waited  # From here on the run ends with a task that is killed.
         if not goes_on and store is not None:
-            about = {"run_id": waited.run_id, "try": task.try_number, "clears": task.clears}
-            store.set(_KEPT, {**about, "waited": waited.model_dump(mode="json")})
+            about = {"run_id": waited.run_id, "try": task.try_number, "max_tries": task.max_tries}
+            # For as long as there is the Dag run (Airflow's NEVER_EXPIRE): a run may wait longer than its 30 days.
+            store.set(_KEPT, {**about, "waited": waited.model_dump(mode="json")}, retention=timedelta.max)
         self.run_links = self._links(waited)
         # Now, not with the result: people want to look at a run that is under way.
         for link in LINKS:
@@ -632,6 +632,12 @@ def _is_past(deadline: datetime | None) -> bool:
 def _recalled(store: Any) -> dict[str, Any]:
     kept = store.get(_KEPT) if store is not None else None
     return kept if isinstance(kept, dict) else {}
+
+
+def is_known(context: Any, task: TaskIdentity) -> bool | None:
+    """Whether the task has begun before, since it was cleared last. None before Airflow 3.3, which keeps nothing."""
+    store = context.get("task_state_store")
+    return None if store is None else _recalled(store).get("max_tries") == task.max_tries
 
 
 def _requester(context: Any) -> str:

@@ -185,11 +185,18 @@ class WorkflowJob:
 
 
 async def begin(
-    client: Client, job: Job, task: TaskIdentity, policies: Policies, *, workflow_id: str = "", known: bool = False
+    client: Client,
+    job: Job,
+    task: TaskIdentity,
+    policies: Policies,
+    *,
+    workflow_id: str = "",
+    known: bool | None = None,
 ) -> Begun:
     """Start the run of a task, or find it, by the policies. Asking twice is one run.
 
-    workflow_id: in place of the task's own. known: an earlier phase of this task has started it.
+    workflow_id: in place of the task's own. known: whether this task has begun before, since it was cleared last; None
+    where nothing tells.
     Raises ForeignRunError, InputChangedError, RunVanishedError, or what the client raises.
     """
     place = workflow_id or task.workflow_id
@@ -205,7 +212,7 @@ async def begin(
                 except WorkflowAlreadyStartedError:
                     continue  # Another attempt of this task came first.
             try:
-                return await _found(client, job, task, note, policies, found)
+                return await _found(client, job, task, note, policies, found, known)
             except WorkflowAlreadyStartedError:
                 continue
     raise ForeignRunError(f"Workflow id {place!r} is started by others again and again. Take another one.").about(place)
@@ -221,9 +228,16 @@ Plan = Literal["start_over", "attach", "go_on", "busy", "changed"]
 
 
 def plan_for(
-    policies: Policies, task: TaskIdentity, theirs: Note, *, is_closed: bool, is_complete: bool, has_changed: bool
+    policies: Policies,
+    task: TaskIdentity,
+    theirs: Note,
+    *,
+    is_closed: bool,
+    is_complete: bool,
+    has_changed: bool,
+    known: bool | None = None,
 ) -> Plan:
-    """What a task does with the run that it finds. theirs: the note of the task that has started it.
+    """What a task does with the run that it finds. theirs: the note of the task that has started it. known: see `begin`.
 
     `busy`: another Dag run's is in the way; `changed`: its input is not the task's any more.
     """
@@ -232,7 +246,7 @@ def plan_for(
         if policies.on_new_dag_run == "new":
             return "start_over" if is_closed else "busy"
         is_retry = task.try_number > 1 and not task.rescheduled
-    elif task.clears > theirs.clears:
+    elif _is_cleared(task, theirs, known):
         if policies.on_clear == "new" or (policies.on_clear == "continue" and is_closed):
             return "start_over"
     elif is_retry and policies.on_retry == "new":
@@ -242,20 +256,36 @@ def plan_for(
     return "go_on" if is_closed and not is_complete and is_retry else "attach"
 
 
-async def attaches(client: Client, task: TaskIdentity, policies: Policies, *, workflow_id: str = "") -> bool:
-    """Whether the task has a run already that it would go on with, so that no input is needed."""
+def _is_cleared(task: TaskIdentity, theirs: Note, known: bool | None) -> bool:
+    """Whether the task was cleared since its run was started, and no try of it has gone by that yet: a retry of a
+    cleared task is a retry."""
+    # `clears` alone would take a retry for a clear when somebody has lowered the task's retries in between.
+    cleared = task.max_tries != theirs.max_tries if theirs.max_tries >= 0 else task.clears > theirs.clears
+    return cleared and not (task.try_number > task.clears + 1 if known is None else known)
+
+
+async def attaches(
+    client: Client, task: TaskIdentity, policies: Policies, *, workflow_id: str = "", known: bool | None = None
+) -> bool:
+    """Whether the task has a run already that it would go on with, so that no input is needed. known: see `begin`."""
     place = workflow_id or task.workflow_id
     with server_errors(place):
         found = await _describe(client, place)
         theirs = Note.read(await found.memo()) if found else None
     if found is None or theirs is None or _is_another_task(theirs, task):
         return False
-    plan = plan_for(policies, task, theirs, **_how_it_stands(found), has_changed=False)
+    plan = plan_for(policies, task, theirs, **_how_it_stands(found), has_changed=False, known=known)
     return plan in ("attach", "go_on")
 
 
 async def _found(
-    client: Client, job: Job, task: TaskIdentity, note: Note, policies: Policies, found: WorkflowExecutionDescription
+    client: Client,
+    job: Job,
+    task: TaskIdentity,
+    note: Note,
+    policies: Policies,
+    found: WorkflowExecutionDescription,
+    known: bool | None,
 ) -> Begun:
     stands = _how_it_stands(found)
     theirs = Note.read(await found.memo())
@@ -269,7 +299,7 @@ async def _found(
         note = replace(note, digests=theirs.digests)
     else:
         changed = tuple(name for name in {**theirs.digests, **note.digests} if _differs(name, theirs, note))
-    plan = plan_for(policies, task, theirs, **stands, has_changed=bool(changed))
+    plan = plan_for(policies, task, theirs, **stands, has_changed=bool(changed), known=known)
     if plan == "busy":
         raise ForeignRunError(
             f"Run {found.id!r} of Dag run {theirs.run_id!r} is open, so this Dag run cannot start it anew. Wait for "

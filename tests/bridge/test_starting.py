@@ -58,6 +58,27 @@ def test_what_a_task_does_with_the_run_it_finds(
     assert plan_for(Policies(**policies), task, NOTE, **stands, has_changed=False) == plan
 
 
+@pytest.mark.parametrize("known", [True, None])
+@pytest.mark.parametrize(("stands", "plan"), [(OPEN, "attach"), (COMPLETE, "attach"), (FAILED, "go_on")])
+def test_a_retry_of_a_task_that_went_on_after_a_clear_is_a_retry(
+    stands: dict[str, bool], plan: str, known: bool | None
+) -> None:
+    """What the run did since would happen twice if it were taken for one more clear."""
+    retry = replace(CLEARED, try_number=3)
+    assert plan_for(Policies(), retry, NOTE, **stands, has_changed=False, known=known) == plan
+    # Unless no try has gone by the clear: the first one after it had failed before it could look for its run.
+    assert plan_for(Policies(), retry, NOTE, **COMPLETE, has_changed=False, known=False) == "start_over"
+
+
+def test_a_retry_is_no_clear_when_the_tasks_retries_were_lowered_in_between() -> None:
+    note = Note.by(replace(FIRST, max_tries=3), {})
+    lowered = replace(RETRY, max_tries=3, clears=2)
+    assert plan_for(Policies(), lowered, note, **FAILED, has_changed=False, known=True) == "go_on"
+    assert plan_for(Policies(), lowered, note, **COMPLETE, has_changed=False) == "attach"
+    cleared = replace(lowered, max_tries=2, clears=1)
+    assert plan_for(Policies(), cleared, note, **COMPLETE, has_changed=False, known=False) == "start_over"
+
+
 @pytest.mark.parametrize(("policy", "plan"), [("fail", "changed"), ("attach", "attach"), ("new", "start_over")])
 def test_a_changed_input_is_never_taken_in_silence(policy: Any, plan: str) -> None:
     assert plan_for(Policies(on_changed_input=policy), RETRY, NOTE, **OPEN, has_changed=True) == plan
