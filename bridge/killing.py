@@ -16,8 +16,10 @@ from interlock.client import Client
 OnKill = Literal["cancel", "terminate", "leave"]
 """What becomes of an open run when its task is over: it may clean up (`cancel`), it ends at once, or it goes on."""
 
+OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+"""The states of a task that is over."""
+
 _detached: set["asyncio.Task[None]"] = set()
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 _ASKS = 5
 
 
@@ -57,7 +59,7 @@ async def is_over(ti: Any) -> bool:
     """
     for attempt in range(_ASKS):
         try:
-            return await sync_to_async(task_state)(ti) in _OVER
+            return await sync_to_async(task_state)(ti) in OVER
         except Exception:  # The triggerer's own API is not up yet, or is busy.
             await asyncio.sleep(attempt + 1)
     return False
@@ -90,10 +92,12 @@ async def stop_run(client: Client, workflow_id: str, how: OnKill, why: str) -> N
 
 
 def stop_run_of_task(
-    workflow_id: str, how: OnKill, why: str, *, dag_id: str, task_id: str
+    workflow_id: str, how: OnKill, why: str, *, of: Any, run_id: str = ""
 ) -> Callable[[Client], Coroutine[Any, Any, bool]]:
-    """End a run if it is open and that task has started it: the id comes from an XCom, which others can write.
+    """End a run if it is open and that task has started it: its id comes from an XCom, which others can write, and one
+    of the task's own making may be that of the next Dag run's by now.
 
+    of: the task instance. run_id: of the execution that it waits for, which another Dag run may have started.
     Returns work for `TemporalHook.run`, which says whether there was such a run.
     """
 
@@ -105,7 +109,12 @@ def stop_run_of_task(
                 return False
             raise
         note = Note.read(await found.memo())
-        if found.status in CLOSED or note is None or (note.dag_id, note.task_id) != (dag_id, task_id):
+        mapped = -1 if of.map_index is None else of.map_index
+        if found.status in CLOSED or note is None:
+            return False
+        if (note.dag_id, note.task_id, note.map_index) != (of.dag_id, of.task_id, mapped):
+            return False
+        if note.run_id != of.run_id and found.run_id != run_id:
             return False
         await stop_run(client, workflow_id, how, why)
         return True

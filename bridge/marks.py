@@ -9,6 +9,7 @@ them, so it imports only what it needs there.
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -64,10 +65,12 @@ def _stop_run_of(place: "Place") -> None:
         if run is None or run["on_kill"] == "leave":
             return
         from interlock.bridge.hook import TemporalHook
+        from interlock.bridge.identity import PLACE
         from interlock.bridge.killing import stop_run_of_task
 
         why = "Somebody has ended the task in Airflow."
-        work = stop_run_of_task(run["workflow_id"], run["on_kill"], why, dag_id=place[0], task_id=place[2])
+        task = SimpleNamespace(**dict(zip(PLACE, place, strict=True)))
+        work = stop_run_of_task(run["workflow_id"], run["on_kill"], why, of=task, run_id=run["run_id"])
         if TemporalHook(run["temporal_conn_id"]).run(work):
             _log.info("run.stopped", workflow_id=run["workflow_id"], how=run["on_kill"])
     except Exception as error:  # Of whatever kind: nobody waits for this.

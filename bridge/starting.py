@@ -237,7 +237,7 @@ def plan_for(
     has_changed: bool,
     known: bool | None = None,
 ) -> Plan:
-    """What a task does with the run that it finds. theirs: the note of the task that has started it. known: see `begin`.
+    """What a task does with the run that it finds. theirs: the note of the task that started it. known: see `begin`.
 
     `busy`: another Dag run's is in the way; `changed`: its input is not the task's any more.
     """

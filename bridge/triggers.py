@@ -22,7 +22,7 @@ from interlock.bridge._airflow import push_xcom, whole
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
-from interlock.bridge.killing import finish, is_over, stop_run, task_state, told_of_kills
+from interlock.bridge.killing import finish, is_over, stop_run, stop_run_of_task, task_state, told_of_kills
 from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
@@ -130,9 +130,10 @@ class RunTrigger(BaseTrigger):
     async def _kill(self) -> None:
         if self.waited.on_kill == "leave" or not await is_over(self.task_instance):
             return
-        client = await self._client()
-        await stop_run(client, self.waited.workflow_id, self.waited.on_kill, "Somebody has ended the task in Airflow.")
-        _log.info("run.stopped", workflow_id=self.waited.workflow_id, how=self.waited.on_kill)
+        waited, why = self.waited, "Somebody has ended the task in Airflow."
+        stop = stop_run_of_task(waited.workflow_id, waited.on_kill, why, of=self.task_instance, run_id=waited.run_id)
+        if await stop(await self._client()):
+            _log.info("run.stopped", workflow_id=waited.workflow_id, how=waited.on_kill)
 
     async def _client(self) -> Client:
         pause = 1.0
