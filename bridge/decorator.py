@@ -14,6 +14,8 @@ from interlock.bridge._airflow import determine_kwargs
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.operators import AgentWorkflowOperator, is_known
 from interlock.bridge.starting import attaches
+from interlock.client import Client
+from interlock.contracts.payloads import RunInput
 
 
 class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
@@ -40,6 +42,7 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
         if "prompt" in kwargs:
             raise TypeError("@task.agent_workflow takes no prompt: the function returns it.")
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
+        self._has_prompt = False
 
     def execute(self, context: Context) -> Any:
         """Make the prompt, unless the task has a run already, then as the operator does."""
@@ -49,11 +52,28 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
             None, lambda client: attaches(client, task, self.policies, workflow_id=place, known=known)
         )
         if self._needs_input:
-            context_merge(context, self.op_kwargs)
-            kwargs = determine_kwargs(self.python_callable, self.op_args, context)
-            self.prompt = self.python_callable(*self.op_args, **kwargs)
-            self.render_template_fields(context)  # What the function returned may hold templates.
-        return AgentWorkflowOperator.execute(self, context)
+            self._make_prompt(context)
+        try:
+            return AgentWorkflowOperator.execute(self, context)
+        except _NoPromptError:  # It had a run, which had done nothing when it ended, or has only just ended.
+            self._make_prompt(context)
+            return AgentWorkflowOperator.execute(self, context)
+
+    def _make_prompt(self, context: Context) -> None:
+        # What it returns is no template: it is made of what others have written, customers and models among them.
+        context_merge(context, self.op_kwargs)
+        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+        self.prompt = self.python_callable(*self.op_args, **kwargs)
+        self._has_prompt = True
+
+    def _input(self, client: Client, context: Any, prompt: Any) -> RunInput:
+        if not self._has_prompt:
+            raise _NoPromptError
+        return super()._input(client, context, prompt)
+
+
+class _NoPromptError(Exception):
+    """A run is to be started, and the function was not called yet."""
 
 
 def agent_workflow_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -60,7 +60,8 @@ async def test_every_way_to_wait_means_the_same(airflow: AirflowAPI, stack: Stac
 
 async def test_the_function_that_makes_a_prompt_runs_once(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
     calls, gate = tmp_path / "calls", tmp_path.name
-    prompt = script([("wait", {"gate": gate})], answer="ORDER is done")
+    # What it returns is no template any more: who has written the text could read Airflow's secrets by one.
+    prompt = script([("wait", {"gate": gate})], answer="ORDER {{ is }} done")
     once = await Handling.begin(airflow, stack, "decorated_poll", prompt, calls=str(calls))
     each = await airflow.trigger("mapped", {"prompt": prompt})
     mapped = [each.task("handle", number) for number in range(3)]
@@ -72,6 +73,22 @@ async def test_the_function_that_makes_a_prompt_runs_once(airflow: AirflowAPI, s
     stack.open_gate(gate)
 
     assert (await once.until_ended(), await each.until_ended(within_seconds=150)) == ("success", "success")
-    assert await once.task.xcom() == "ORDER is done"
+    assert await once.task.xcom() == "ORDER {{ is }} done"
     assert calls.read_text() == "called\n"
-    assert [await one.xcom() for one in mapped] == ["A-1 is done", "B-2 is done", "C-3 is done"]
+    assert [await one.xcom() for one in mapped] == [f"{order} {{{{ is }}}} done" for order in ("A-1", "B-2", "C-3")]
+
+
+async def test_the_function_runs_again_for_a_run_that_ended_before_it_did_anything(
+    airflow: AirflowAPI, stack: Stack, tmp_path: Path
+) -> None:
+    calls, queue = tmp_path / "calls", f"nobody-{tmp_path.name}"
+    it = await Handling.begin(
+        airflow, stack, "decorated_slowly", "help", calls=str(calls), gate=str(tmp_path), queue=queue
+    )
+    await it.until("deferred")
+    await it.run.cancel()  # No worker is told of it: it does not end by that.
+    await it.client.temporal.get_workflow_handle(it.run.id).terminate()
+
+    await it.until("deferred", try_number=2)
+    assert await it.executions() == 2
+    assert calls.read_text() == "called\n" * 2

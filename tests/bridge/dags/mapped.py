@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from airflow.sdk import dag, task
@@ -21,6 +22,15 @@ def ask_each(order: str, prompt: str) -> str:
     return prompt.replace("ORDER", order)
 
 
+@task.agent_workflow(agent="support", task_id="handle", task_queue="{{ params.queue }}", **RETRIES)
+def ask_slowly(calls: str, gate: str, prompt: str) -> str:
+    with Path(calls).open("a") as file:
+        file.write("called\n")
+    while not Path(gate).exists():
+        sleep(0.02)
+    return prompt
+
+
 @dag(params={"calls": "", "prompt": ""})
 def decorated_poll() -> None:
     ask("{{ params.calls }}", "{{ params.prompt }}")
@@ -31,5 +41,11 @@ def mapped() -> None:
     ask_each.partial(prompt="{{ params.prompt }}").expand(order=["A-1", "B-2", "C-3"])
 
 
+@dag(params={"calls": "", "gate": "", "prompt": "", "queue": ""})
+def decorated_slowly() -> None:
+    ask_slowly("{{ params.calls }}", "{{ params.gate }}", "{{ params.prompt }}")
+
+
 decorated_poll()
 mapped()
+decorated_slowly()
