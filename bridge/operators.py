@@ -24,7 +24,7 @@ from interlock.bridge.errors import (
 )
 from interlock.bridge.hook import TemporalHook, run_coroutine
 from interlock.bridge.identity import TaskIdentity
-from interlock.bridge.killing import OnKill, stop_run, task_state
+from interlock.bridge.killing import OVER, OnKill, stop_run, stop_run_of_task, task_state
 from interlock.bridge.links import LINKS, links_of
 from interlock.bridge.mirror import APPROVALS_DAG, show_requests
 from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, own_event, run_xcom, xcoms_of
@@ -55,7 +55,7 @@ OnStuck = Literal["fail", "wait"]
 
 _START_ATTEMPTS = 4
 _KEPT = "interlock_run"
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+_ALARM_AFTER = timedelta(minutes=1)
 
 
 class _RunOperator(BaseOperator):
@@ -102,6 +102,10 @@ class _RunOperator(BaseOperator):
         self.wait_mode = _one_of(WaitMode, "wait_mode", wait_mode)
         self.poll_seconds = _above_zero("poll_seconds", poll_seconds)
         self.wait_timeout = _duration("wait_timeout", wait_timeout)
+        if self.wait_mode == "poll" and self.execution_timeout is not None:
+            # Airflow's own alarm fails a task that has its process, and leaves the run: it must not come first.
+            self.wait_timeout = wait_timeout or self.execution_timeout
+            self.execution_timeout = self.wait_timeout + _ALARM_AFTER
         self.kill_mode = _one_of(OnKill, "on_kill", on_kill)
         self.policies = Policies(
             on_retry=_one_of(OnRetry, "on_retry", on_retry),
@@ -155,27 +159,35 @@ class _RunOperator(BaseOperator):
     def on_kill(self) -> None:
         """This task is killed while it runs: the run ends with it when the task is over, and not when it is tried
         again."""
-        waited: Waited | None = getattr(self, "_waited", None)
         ti = getattr(self, "_ti", None)
-        if waited is None or ti is None or self.kill_mode == "leave":
+        if ti is None or self.kill_mode == "leave":
             return
         # In a thread of its own: this is called in the middle of whatever the task does.
-        thread = threading.Thread(target=self._kill, args=(ti, waited), daemon=True)
+        thread = threading.Thread(target=self._kill, args=(ti,), daemon=True)
         thread.start()
         thread.join(timeout=4)  # Airflow gives a task five seconds.
 
     # Phases.
 
     def _begin(self, context: Any) -> Waited:
+        try:
+            return self._begun(context)
+        finally:
+            # Of a task that was marked before it had pushed the XCom `run` nobody else knows that it has a run.
+            if self.kill_mode != "leave":
+                self._kill(context["ti"])
+
+    def _begun(self, context: Any) -> Waited:
         task = TaskIdentity.of(context)
         began_at = datetime.now(UTC)
         store = context.get("task_state_store")  # Airflow 3.3 and later.
         kept, known = _recalled(store), is_known(context, task)
-        self._ti = context["ti"]
+        # From here on the run ends with a task that is killed.
+        self._ti, self._place = context["ti"], self.workflow_id or task.workflow_id
 
         async def start(client: Client) -> Begun:
             job = self._job(client, context)
-            return await begin(client, job, task, self.policies, workflow_id=self.workflow_id or "", known=known)
+            return await begin(client, job, task, self.policies, workflow_id=self._place, known=known)
 
         begun = self._do(None, start)
         waited = Waited.begun(
@@ -196,7 +208,7 @@ class _RunOperator(BaseOperator):
         goes_on = task.rescheduled and (is_kept or store is None)
         if goes_on and is_kept:
             waited = Waited.model_validate(kept["waited"])  # What this try found when it began still holds.
-        self._waited = waited  # From here on the run ends with a task that is killed.
+        self._waited = waited
         if not goes_on and store is not None:
             about = {"run_id": waited.run_id, "try": task.try_number, "max_tries": task.max_tries}
             # For as long as there is the Dag run (Airflow's NEVER_EXPIRE): a run may wait longer than its 30 days.
@@ -212,7 +224,7 @@ class _RunOperator(BaseOperator):
         return waited
 
     def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
-        self._waited, self._ti = waited, context["ti"]
+        self._waited, self._ti, self._place = waited, context["ti"], waited.workflow_id
         try:
             return self._looked(context, waited, event)
         except TemporalUnavailableError as error:
@@ -391,16 +403,19 @@ class _RunOperator(BaseOperator):
         if begun.retried:
             self.log.info("Stuck steps that run again now: %s.", ", ".join(begun.retried))
 
-    def _kill(self, ti: Any, waited: Waited) -> None:
+    def _kill(self, ti: Any) -> None:
+        """End the run if the task is over."""
+        place, waited = getattr(self, "_place", ""), getattr(self, "_waited", None)
         try:
-            if task_state(ti) not in _OVER:
+            if not place or task_state(ti) not in OVER:
                 return
         except Exception as error:  # Nobody answers any more: the next try finds the run, or people do, in Temporal.
-            self.log.warning(
-                "Run %s goes on: Airflow does not say whether this task is over. %r", waited.workflow_id, error
-            )
+            self.log.warning("Run %s goes on: Airflow does not say whether this task is over. %r", place, error)
             return
-        self._do(None, lambda client: stop_run(client, waited.workflow_id, self.kill_mode, "The task was killed."))
+        run_id = waited.run_id if waited else ""
+        stop = stop_run_of_task(place, self.kill_mode, "The task was killed.", of=ti, run_id=run_id)
+        if self._do(None, stop):
+            self.log.warning("Somebody has ended this task, and run %s with it.", place)
 
 
 class TemporalWorkflowOperator(_RunOperator):

@@ -8,6 +8,7 @@ from signal import SIGKILL
 import pytest
 
 from interlock.bridge._airflow import KILLS_ARE_TOLD
+from interlock.testing import eventually
 from tests.bridge.agents import script
 from tests.bridge.airflow_api import AirflowAPI
 from tests.bridge.keeper import TRIGGERER
@@ -91,6 +92,42 @@ async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
         assert len(await it.task.tries()) == 1
 
 
+async def test_a_run_ends_with_a_task_that_is_marked_before_it_has_started_it(
+    airflow: AirflowAPI, stack: Stack, tmp_path: Path
+) -> None:
+    calls, gate = tmp_path / "calls", tmp_path / "gate"
+    prompt = script([("wait", {"gate": tmp_path.name})])
+    it = await Handling.begin(
+        airflow, stack, "decorated_slowly", prompt, calls=str(calls), gate=str(gate), queue="interlock"
+    )
+
+    async def is_called() -> bool:
+        return calls.exists()
+
+    async def is_asked_to_end() -> bool:
+        return any("Terminating process" in line for line in await it.log())
+
+    async def is_gone() -> bool:
+        return not await stack.task_processes(it.task)
+
+    await eventually(is_called, within_seconds=150)
+    await it.task.mark("failed")
+    await eventually(is_asked_to_end, within_seconds=60)
+    gate.touch()  # From here on it has five seconds, in which it starts its run.
+    await eventually(is_gone, within_seconds=60)
+
+    query = f"WorkflowId = '{it.run.id}' AND ExecutionStatus = 'Running'"
+
+    async def none_is_open() -> bool:
+        return not (await it.client.temporal.count_workflows(query)).count
+
+    try:
+        await eventually(none_is_open, within_seconds=20)
+    finally:
+        stack.open_gate(tmp_path.name)
+    assert await it.task.state() == "failed"
+
+
 async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
     """Cleared while it waits; its process killed while it waits: one run, each effect once."""
     gate = tmp_path.name
@@ -145,11 +182,11 @@ async def test_a_task_fails_when_its_time_is_over(airflow: AirflowAPI, stack: St
         info = await it.task.info()
         took = datetime.fromisoformat(info["end_date"]) - datetime.fromisoformat(info["start_date"])
         assert "WaitTimedOutError" in "\n".join(await it.log())
-        return took.total_seconds(), await it.until_closed() if dag_id == "agents_in_time" else await it.status()
+        return took.total_seconds(), await it.status() if dag_id == "agents_impatient" else await it.until_closed()
 
-    (took, status), (took_too, status_left) = await asyncio.gather(after("agents_in_time"), after("agents_impatient"))
+    endings = await asyncio.gather(*map(after, ("agents_in_time", "agents_poll_in_time", "agents_impatient")))
     stack.open_gate(tmp_path.name)
 
-    assert (status, status_left) == ("cancelled", "running")
-    assert min(took, took_too) >= 8
-    assert max(took, took_too) < 60
+    assert [status for _, status in endings] == ["cancelled", "cancelled", "running"]
+    assert min(took for took, _ in endings) >= 8
+    assert max(took for took, _ in endings) < 60
