@@ -16,6 +16,7 @@ from interlock.bridge._airflow import BaseOperator, reschedule
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import (
     BadTaskError,
+    InputChangedError,
     NotRunningError,
     RunStuckError,
     RunVanishedError,
@@ -56,6 +57,7 @@ OnStuck = Literal["fail", "wait"]
 _START_ATTEMPTS = 4
 _KEPT = "interlock_run"
 _ALARM_AFTER = timedelta(minutes=1)
+_STARTS_OVER = "Airflow starts this task's run over."
 
 
 class _RunOperator(BaseOperator):
@@ -182,6 +184,7 @@ class _RunOperator(BaseOperator):
         began_at = datetime.now(UTC)
         store = context.get("task_state_store")  # Airflow 3.3 and later.
         kept, known = _recalled(store), is_known(context, task)
+        self._check_place(context, task, kept, known)
         # From here on the run ends with a task that is killed.
         self._ti, self._place = context["ti"], self.workflow_id or task.workflow_id
 
@@ -222,6 +225,49 @@ class _RunOperator(BaseOperator):
             metrics.begun(context["ti"], waited)
             self._say(begun, began_at)
         return waited
+
+    def _check_place(self, context: Any, task: TaskIdentity, kept: dict[str, Any], known: bool | None) -> None:
+        """Whether the run of an earlier try is where this one looks for it. Another one would be started beside it."""
+        if not kept:
+            return
+        before = Waited.model_validate(kept["waited"])
+        now = {"workflow_id": self.workflow_id or task.workflow_id, "temporal_conn_id": self.temporal_conn_id}
+        changed = [name for name, value in now.items() if getattr(before, name) != value]
+        if not changed or (
+            changed == ["temporal_conn_id"] and self._is_open(self.temporal_conn_id, before) is not None
+        ):
+            return  # A connection of another name may lead to the same run.
+        is_open = self._is_open(before.temporal_conn_id, before)
+        if not known and not is_open:
+            return
+        policies = self.policies
+        if (policies.on_retry if known else policies.on_clear) == "new" or policies.on_changed_input == "new":
+            if is_open:
+                stop = stop_run_of_task(
+                    before.workflow_id, "cancel", _STARTS_OVER, of=context["ti"], run_id=before.run_id
+                )
+                TemporalHook(before.temporal_conn_id).run(stop)
+        elif policies.on_changed_input == "attach":
+            self.workflow_id, self.temporal_conn_id = before.workflow_id, before.temporal_conn_id
+        else:
+            raise InputChangedError(
+                f"An earlier try of this task has run {before.workflow_id!r} (connection {before.temporal_conn_id!r}); "
+                f"{' and '.join(changed)} changed since. Make the task's templates render the same on each try, end "
+                "that run and clear the task, or set on_changed_input to 'attach' (keep it) or 'new' (start over)."
+            ).about(before.workflow_id, before.run_id)
+
+    def _is_open(self, conn_id: str, waited: Waited) -> bool | None:
+        """Whether the run of an earlier try is open; None when it is not found by this connection."""
+        try:
+            ending = TemporalHook(conn_id).run(
+                lambda client: ending_of(client, waited.workflow_id, run_id=waited.run_id)
+            )
+        except Exception as error:  # Of whatever kind: the connection may be what had to be changed.
+            self.log.info(
+                "Run %s of an earlier try is not found by connection %s. %r", waited.workflow_id, conn_id, error
+            )
+            return None
+        return ending is None
 
     def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
         self._waited, self._ti, self._place = waited, context["ti"], waited.workflow_id

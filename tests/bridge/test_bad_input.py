@@ -60,3 +60,15 @@ async def test_a_changed_input_is_never_taken_in_silence(airflow: AirflowAPI, st
     assert it.whats() == ["model", "wait"]
     assert await it.status() == "running"
     await it.run.cancel()
+
+
+async def test_a_run_is_not_left_for_another_one_when_its_id_changes(airflow: AirflowAPI, stack: Stack) -> None:
+    it = await Handling.begin(airflow, stack, "agents_moving", script([("wait", {"gate": "never"})]))
+    await it.until("deferred")
+    await it.task.clear()
+
+    assert await it.until_ended() == "failed"
+    assert "InputChangedError: An earlier try of this task has run" in "\n".join(await it.task.log(2))
+    runs = [f"{it.task.run.id}/{number}" for number in (1, 2)]
+    assert [(await it.client.temporal.count_workflows(f"WorkflowId = '{run}'")).count for run in runs] == [1, 0]
+    await it.client.attach(runs[0]).cancel()
