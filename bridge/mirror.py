@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 import structlog
+from temporalio.client import WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import quoted
@@ -77,23 +78,43 @@ async def open_requests(client: Client, workflow_id: str, *, own: bool = True) -
             requests = await client.attach(place).approvals()
         except RefusedError:
             continue
+        # Of which execution, too: one that was reset asks again, by the same number.
         prefix = "" if place == workflow_id else f"{place.removeprefix(workflow_id)}#"
-        found |= {f"{prefix}{one.request_id}": one for one in requests}
+        found |= {f"{prefix}{one.run_id}#{one.request_id}": one for one in requests}
     return found
 
 
 async def _asking_below(client: Client, workflow_id: str) -> list[str]:
     """The runs that tools of a run have started, at any depth, which say that they have open requests."""
+    begins = re.split(r'[\\"]', f"{workflow_id}/")[0]  # The server finds nothing that begins with these two.
     query = (
         f"WorkflowType = '{names.AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' "
-        f"AND {names.ATTRIBUTE_PENDING_APPROVALS} > 0 AND WorkflowId STARTS_WITH {quoted(f'{workflow_id}/')}"
+        f"AND {names.ATTRIBUTE_PENDING_APPROVALS} > 0 AND WorkflowId STARTS_WITH {quoted(begins)}"
     )
     try:
-        return sorted([one.id async for one in client.temporal.list_workflows(query)])
+        found = [one async for one in client.temporal.list_workflows(query)]
     except RPCError as error:
         if error.status is RPCStatusCode.INVALID_ARGUMENT:  # The server has no such search attributes.
             return []
         raise
+    return sorted([one.id for one in found if await _is_below(client, one, workflow_id)])
+
+
+async def _is_below(client: Client, run: WorkflowExecution, workflow_id: str) -> bool:
+    """Whether a run was started below another one, at any depth. An id that begins alike may be a run of its own, which
+    other people are to be asked about, and some servers take small letters for capitals."""
+    parent = await run.memo_value(names.MEMO_PARENT, "")
+    while parent != workflow_id:
+        if not parent.startswith(f"{workflow_id}/"):
+            return False
+        try:
+            above = await client.temporal.get_workflow_handle(parent).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        parent = await above.memo_value(names.MEMO_PARENT, "")
+    return True
 
 
 async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str]) -> Waited:

@@ -203,7 +203,9 @@ class RunTrigger(BaseTrigger):
             return self._event("stuck")
         if self.waited.mirrors:
             async with watch.question:
-                requests = await open_requests(client, self.waited.workflow_id, own=pending > 0)
+                # A server without Interlock's search attributes says nothing of either.
+                own = pending > 0 or not status
+                requests = await open_requests(client, self.waited.workflow_id, own=own)
             if not set(requests) <= set(self.waited.asked):
                 return self._event("asked")
         return None

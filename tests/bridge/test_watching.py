@@ -125,7 +125,7 @@ async def test_what_an_agent_below_asks_gives_a_hint_to_whoever_wants_to_know(se
             run = await client.start("support", "go", id=run_id)
             assert await waiter.wait(SOON)
             ((key, request),) = (await open_requests(client, run_id)).items()
-            assert key == f"{request.workflow_id.removeprefix(run_id)}#1"
+            assert key == f"{request.workflow_id.removeprefix(run_id)}#{request.run_id}#1"
             await client.attach(request.workflow_id).decide("1", "approve", by="ann@example.com")
 
             assert await waiter.wait(SOON)
