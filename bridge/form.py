@@ -1,10 +1,11 @@
 """A request as a Required Action: its text, form and buttons, and what an answer to it means."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import AwareDatetime, Field
 
@@ -197,7 +198,7 @@ def _edited(request: ApprovalRequest, answer: Answer) -> dict[str, Json] | None:
         return None
     value = _json(text, ARGUMENTS)
     if not isinstance(value, dict):
-        raise BadAnswerError(f"The arguments are a JSON object with a value for each name, not {text[:60]!r}.")
+        raise BadAnswerError("The arguments are a JSON object with a value for each name; this is none.")
     # Not by `==`, for which 1 is true.
     same = json.dumps(value, sort_keys=True) == json.dumps(request.arguments, sort_keys=True)
     return None if same else value
@@ -208,14 +209,20 @@ def _json(text: str, what: str) -> Json:
     while lines and lines[0].startswith(_COMMENT):
         del lines[0]
     try:
-        value: Json = json.loads("\n".join(lines), parse_constant=_refuse)
-    except ValueError as error:
+        value: Json = json.loads("\n".join(lines), parse_constant=_refuse, parse_float=_finite)
+        json.dumps(value)
+    except (ValueError, RecursionError) as error:
         raise BadAnswerError(f"This is no JSON, in the field {what!r}: {error}. Nothing was decided.") from error
     return value
 
 
-def _refuse(word: str) -> None:
+def _refuse(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON number")
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    return number if math.isfinite(number) else _refuse(word)
 
 
 def _field(value: str, description: str, *, multiline: bool = False) -> dict[str, Any]:
