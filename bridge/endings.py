@@ -134,21 +134,25 @@ async def ending_of(
 def xcom_value(ending: Ending, limit_bytes: int) -> Json:
     """The output, or a reference to it above the limit."""
     size = len(json.dumps(ending.output))
-    if size <= limit_bytes:
+    if size <= limit_bytes and not _is_reference(ending.output):  # Or a model could name any other run's result.
         return ending.output
     return Reference(ending.workflow_id, ending.run_id, size).as_xcom()
 
 
 async def read_result(client: Client, xcom: Json) -> Json:
     """The output that an XCom holds, or refers to. Raises RefusedError when Temporal no longer has it."""
-    if not (isinstance(xcom, dict) and set(xcom) == {"interlock_result"}):
+    if not _is_reference(xcom):
         return xcom
-    place = xcom["interlock_result"]
+    place: Any = xcom["interlock_result"]  # type: ignore[index,call-overload]
     with server_errors(place["workflow_id"], run_id=place["run_id"]):
         handle: Any = client.temporal.get_workflow_handle(place["workflow_id"], run_id=place["run_id"])
         result = _plain(await handle.result())
     described = await client.temporal.get_workflow_handle(place["workflow_id"], run_id=place["run_id"]).describe()
     return result["output"] if described.workflow_type == names.AGENT_WORKFLOW else result
+
+
+def _is_reference(value: Json) -> bool:
+    return isinstance(value, dict) and set(value) == {"interlock_result"}
 
 
 def _plain(value: Any) -> Json:

@@ -99,6 +99,6 @@ def xcoms_of(ending: Ending, waited: Waited) -> dict[str, Json]:
         found[USAGE] = usage_xcom(waited, ending.usage)
     if ending.decisions:
         found[DECISIONS] = [one.model_dump(mode="json") for one in ending.decisions]
-    if ending.status == "completed" and waited.pushes:
+    if ending.status == "completed" and waited.pushes and ending.output is not None:  # As a task's own code does.
         found[RETURN_VALUE] = xcom_value(ending, waited.xcom_limit_bytes)
     return found
