@@ -124,6 +124,8 @@ class RequestTrigger(BaseTrigger):
                     seen = now
             except (InterlockError, RPCError) as error:
                 _log.warning("temporal.unanswered", error=str(error))
+                if await TemporalHook(self.asked.temporal_conn_id).leads_elsewhere(client):
+                    return self._event()
             rare = _LOOKS_EVERY_SECONDS if waiter.follows else _LOOKS_RARELY_SECONDS
             pause = rare if ANSWERS_WAKE else _ANSWERS_EVERY_SECONDS
             await waiter.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - Only spreads the requests of many.

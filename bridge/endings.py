@@ -143,7 +143,7 @@ async def read_result(client: Client, xcom: Json) -> Json:
     """The output that an XCom holds, or refers to. Raises RefusedError when Temporal no longer has it."""
     if not _is_reference(xcom):
         return xcom
-    place: Any = xcom["interlock_result"]  # type: ignore[index,call-overload]
+    place: Any = xcom["interlock_result"]
     with server_errors(place["workflow_id"], run_id=place["run_id"]):
         handle: Any = client.temporal.get_workflow_handle(place["workflow_id"], run_id=place["run_id"])
         result = _plain(await handle.result())

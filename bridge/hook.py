@@ -23,6 +23,7 @@ from interlock.tracing import interceptors
 T = TypeVar("T")
 
 _CONNECT_WITHIN_SECONDS = 10
+_LOOKS_UP_AGAIN_AFTER = (1, 2, 4)  # Seconds.
 
 
 class TemporalHook(BaseHook):
@@ -60,12 +61,28 @@ class TemporalHook(BaseHook):
         form.
         """
         try:
-            connection = await whole(self.aget_connection(self.temporal_conn_id))
+            connection = await self._found()
         except AirflowNotFoundException as error:
             raise _unknown(self.temporal_conn_id) from error
         settings = read_settings(connection)
         temporal = await _connected(settings, self.temporal_conn_id)
         return Client(temporal, task_queue=self.task_queue or settings.task_queue)
+
+    async def leads_elsewhere(self, client: Client) -> bool:
+        """Whether the connection was edited since it has given this client, as when a key is exchanged, and works."""
+        try:
+            return (await self.client()).temporal is not client.temporal
+        except Exception:  # Of whatever kind: what does not work is no better than what there is.
+            return False
+
+    async def _found(self) -> Any:
+        # Airflow says that there is none also when it cannot look, as when its database is away for a moment, and what
+        # waits in a triggerer would fail at once.
+        for pause in _LOOKS_UP_AGAIN_AFTER:
+            with contextlib.suppress(Exception):
+                return await whole(self.aget_connection(self.temporal_conn_id))
+            await asyncio.sleep(pause)
+        return await whole(self.aget_connection(self.temporal_conn_id))
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Do something with a client, for code without an event loop, such as a task."""

@@ -52,7 +52,7 @@ def _detach(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
 
 
 async def is_over(ti: Any) -> bool:
-    """Whether Airflow takes a task instance for ended: marked, timed out, or its Dag run failed.
+    """Whether Airflow takes a task instance for ended: marked, timed out, deleted, or its Dag run failed.
 
     Not when it was cleared, is to be retried, or was woken up by an answer. Unknown counts as not: a run that goes on
     is seen in Temporal, and the next try finds it; one that was cancelled for nothing is lost.
@@ -66,15 +66,18 @@ async def is_over(ti: Any) -> bool:
 
 
 def task_state(ti: Any) -> str:
-    """The state of a task instance by Airflow's database; empty for none."""
+    """The state of a task instance by Airflow's database; empty for none, and `removed` when there is no such task
+    instance any more, as when somebody has deleted its Dag run."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     mapped = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
     states = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=mapped
     )
-    found = states.get(ti.run_id, {})
-    state = next(iter(found.values()), None)
+    found = states.get(ti.run_id)
+    if not found:
+        return "removed"
+    state = next(iter(found.values()))
     return str(getattr(state, "value", state) or "")
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _OVER = ("success", "failed", "skipped")
 _LOOKS = 30  # From one second apart to ten: what has called this is not written yet, and may be taken back.
+_TRIES_AGAIN_AFTER = (1, 2, 4, 8, 16, 32, 64, 0)  # Seconds, while Temporal is away.
 _AT_ONCE = 4
 
 _log = structlog.get_logger(__name__)
@@ -61,20 +62,36 @@ def _own_threads() -> ThreadPoolExecutor:
 
 def _stop_run_of(place: "Place") -> None:
     try:
-        run = _run_of(place)
-        if run is None or run["on_kill"] == "leave":
-            return
-        from interlock.bridge.hook import TemporalHook
-        from interlock.bridge.identity import PLACE
-        from interlock.bridge.killing import stop_run_of_task
-
-        why = "Somebody has ended the task in Airflow."
-        task = SimpleNamespace(**dict(zip(PLACE, place, strict=True)))
-        work = stop_run_of_task(run["workflow_id"], run["on_kill"], why, of=task, run_id=run["run_id"])
-        if TemporalHook(run["temporal_conn_id"]).run(work):
-            _log.info("run.stopped", workflow_id=run["workflow_id"], how=run["on_kill"])
+        for pause in _TRIES_AGAIN_AFTER:
+            if _is_stopped(place):
+                return
+            time.sleep(pause)
+        _log.warning("run.not_stopped", task=place)
     except Exception as error:  # Of whatever kind: nobody waits for this.
         _log.warning("run.not_stopped", task=place, error=str(error))
+
+
+def _is_stopped(place: "Place") -> bool:
+    """Whether nothing is left to do. Looks at the task each time: it may have been cleared while Temporal was away."""
+    run = _run_of(place)
+    if run is None or run["on_kill"] == "leave":
+        return True
+    from temporalio.service import RPCError
+
+    from interlock.bridge.errors import TemporalUnavailableError
+    from interlock.bridge.hook import TemporalHook
+    from interlock.bridge.identity import PLACE
+    from interlock.bridge.killing import stop_run_of_task
+
+    why = "Somebody has ended the task in Airflow."
+    task = SimpleNamespace(**dict(zip(PLACE, place, strict=True)))
+    work = stop_run_of_task(run["workflow_id"], run["on_kill"], why, of=task, run_id=run["run_id"])
+    try:
+        if TemporalHook(run["temporal_conn_id"]).run(work):
+            _log.info("run.stopped", workflow_id=run["workflow_id"], how=run["on_kill"])
+    except (RPCError, TemporalUnavailableError):
+        return False
+    return True
 
 
 def _run_of(place: "Place") -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from interlock.client import Client
 from interlock.contracts import names
 from interlock.contracts.errors import InterlockError
 
-Kind = Literal["ended", "stuck", "asked", "timeout", "vanished"]
+Kind = Literal["ended", "stuck", "asked", "timeout", "vanished", "moved"]
 
 _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself looks that often.
 _LOOKS_RARELY_SECONDS = 900.0
@@ -42,6 +42,7 @@ _LAST_WORDS_SECONDS = 0.1  # Airflow closes the log with the event, whether it h
 _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
+_KILL_ATTEMPTS = 120  # For an hour: nobody else ends the run.
 _READS_SECONDS, _RESTS_SECONDS = 0.1, 0.8  # In turn, while a run that is followed goes on.
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
@@ -60,6 +61,7 @@ class RunTrigger(BaseTrigger):
         self.waited = Waited.model_validate(waited)
         self._looks_soon = 0
         self._has_worker = False  # Or it has been said that there is none.
+        self._client_at_hand: Client | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class and what it is made with, as Airflow stores it."""
@@ -81,6 +83,9 @@ class RunTrigger(BaseTrigger):
             client = await self._client()
         except BadTaskError as error:  # The task says it, with its own type.
             return self._event("ended", error=str(error))
+        except TemporalUnavailableError:  # Its time is over. Who wakes up waits until the run can be ended.
+            return self._event("timeout")
+        self._client_at_hand = client
         run = client.attach(self.waited.workflow_id)
         progress = Progress(run, skip=self.waited.told)
 
@@ -128,18 +133,33 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(_LOOKS_AT_TASK_SECONDS)
 
     async def _kill(self) -> None:
-        if self.waited.on_kill == "leave" or not await is_over(self.task_instance):
+        if self.waited.on_kill == "leave":
             return
         waited, why = self.waited, "Somebody has ended the task in Airflow."
         stop = stop_run_of_task(waited.workflow_id, waited.on_kill, why, of=self.task_instance, run_id=waited.run_id)
-        if await stop(await self._client()):
-            _log.info("run.stopped", workflow_id=waited.workflow_id, how=waited.on_kill)
+        client = self._client_at_hand  # The connection may be gone by now.
+        for attempt in range(1, _KILL_ATTEMPTS + 1):
+            if not await is_over(self.task_instance):  # Each time: it may have been cleared while Temporal was away.
+                return
+            try:
+                client = client or await self._hook().client()
+                if await stop(client):
+                    _log.info("run.stopped", workflow_id=waited.workflow_id, how=waited.on_kill)
+                return
+            except (RPCError, TemporalUnavailableError) as error:
+                _log.warning("run.not_stopped", workflow_id=waited.workflow_id, error=str(error))
+            if client is not None and await self._hook().leads_elsewhere(client):
+                client = None
+            await asyncio.sleep(_pause_after(attempt))
+
+    def _hook(self) -> TemporalHook:
+        return TemporalHook(self.waited.temporal_conn_id, task_queue=self.waited.task_queue)
 
     async def _client(self) -> Client:
         pause = 1.0
         while True:
             try:
-                return await TemporalHook(self.waited.temporal_conn_id, task_queue=self.waited.task_queue).client()
+                return await self._hook().client()
             except TemporalUnavailableError as error:
                 if self._seconds_left() <= 0:
                     raise
@@ -162,6 +182,8 @@ class RunTrigger(BaseTrigger):
                 _log.warning("temporal.unanswered", error=str(error))
                 failures += 1
                 found = None
+                if failures % 2 == 0 and await self._hook().leads_elsewhere(client):
+                    found = self._event("moved")
             if found is not None:
                 return found
             if self._seconds_left() <= 0:

@@ -1,0 +1,126 @@
+"""That a trigger wakes up its own task, or ends it, and that a run ends with its task, whatever is away meanwhile."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.triggers.base import TriggerEvent
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client as TemporalClient
+
+from interlock.bridge.hook import TemporalHook
+from interlock.bridge.identity import Note, TaskIdentity
+from interlock.bridge.outcome import Waited
+from interlock.bridge.triggers import RunTrigger
+from interlock.bridge.watching import watch_of
+from interlock.server import EmbeddedServer
+from interlock.testing import eventually
+from tests.bridge.keeper import lasting_port
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, name: str, address: str, **extra: str) -> None:
+    """Have Airflow know a connection."""
+    host, port = address.split(":")
+    connection = {"conn_type": "temporal", "host": host, "port": int(port), "extra": extra}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+
+
+async def first_event(trigger: RunTrigger) -> TriggerEvent:
+    async with asyncio.timeout(60):
+        return await anext(aiter(trigger.run()))
+
+
+async def test_who_waits_goes_on_with_what_its_connection_says_now(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is exchanged would otherwise leave it with the old one, for as long as it waits."""
+    connected(monkeypatch, "edited", server.address, namespace="nowhere")
+    waited = Waited(temporal_conn_id="edited", workflow_id="edited", run_id="", began_at=datetime.now(UTC))
+    waiting = asyncio.create_task(first_event(RunTrigger(waited.model_dump(mode="json"))))
+    await TemporalHook("edited").client()
+    await asyncio.sleep(0)
+    connected(monkeypatch, "edited", server.address)
+
+    assert (await waiting).payload["kind"] == "moved"
+
+
+async def test_a_connection_that_is_not_found_for_a_moment_is_looked_up_again(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = asyncio.create_task(TemporalHook("late").client())
+    await asyncio.sleep(0.2)
+    assert not looking.done()
+    connected(monkeypatch, "late", server.address)
+
+    assert (await looking).temporal.namespace == "default"
+
+
+async def test_a_deadline_that_passes_while_temporal_is_away_wakes_the_task_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected(monkeypatch, "away", f"127.0.0.1:{lasting_port()}")
+    now = datetime.now(UTC)
+    waited = Waited(
+        temporal_conn_id="away", workflow_id="away", run_id="", began_at=now, deadline=now + timedelta(seconds=1)
+    )
+    events = [event async for event in RunTrigger(waited.model_dump(mode="json")).run()]
+    assert [event.payload["kind"] for event in events] == ["timeout"]
+
+
+class Airflow:
+    """What a trigger asks Airflow of tasks. state: of the one that there is; there is none without."""
+
+    def __init__(self, state: str | None) -> None:
+        self.state = state
+
+    def send(self, question: Any) -> Any:
+        assert isinstance(question, GetTaskStates)
+        (task_id,), (run_id,) = question.task_ids or [""], question.run_ids or [""]
+        return TaskStatesResult(task_states={run_id: {task_id: self.state}} if self.state else {})
+
+
+@pytest.mark.parametrize("state", ["failed", None], ids=["marked", "deleted"])
+async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_connection_is_gone(
+    state: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = lasting_port()
+    server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
+    connected(monkeypatch, "there", server.address)
+    task = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0)
+    temporal = await TemporalClient.connect(server.address)
+    handle = await temporal.start_workflow(
+        "Nobody", id="marked", task_queue="nobody", memo=Note.by(task, {}).memo(), task_timeout=timedelta(seconds=60)
+    )
+    waited = Waited(temporal_conn_id="there", workflow_id="marked", run_id="", began_at=datetime.now(UTC))
+    trigger: Any = RunTrigger(waited.model_dump(mode="json"))
+    trigger.task_instance = task
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Airflow(state), raising=False)
+    waiting = asyncio.create_task(first_event(trigger))
+    try:
+        client = await TemporalHook("there").client()
+
+        async def is_waited_for() -> bool:
+            return len(watch_of(client.temporal)) > 0
+
+        await eventually(is_waited_for)
+        waiting.cancel()
+        monkeypatch.delenv("AIRFLOW_CONN_THERE")
+        server.process.kill()
+        await server.process.wait()
+        killing = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0.5)
+        killing.cancel()  # As Airflow does, a second later.
+        server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
+
+        async def is_asked_to_end() -> bool:
+            history = await handle.fetch_history()
+            return EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED in {
+                one.event_type for one in history.events
+            }
+
+        assert await eventually(is_asked_to_end, every_seconds=0.2)
+    finally:
+        await server.stop()
