@@ -20,7 +20,7 @@ _KNOWN = (
     "tls_server_name",
     "tls_server_ca",
     "tls_client_cert",
-    "tls_client_key",
+    "tls_client_private_key",
     "data_converter",
     "ui_url",
 )
@@ -57,7 +57,7 @@ class TemporalSettings:
     tls_server_name: str = ""
     tls_server_ca: str = ""
     tls_client_cert: str = ""
-    tls_client_key: str = ""
+    tls_client_private_key: str = ""
     data_converter: str = ""
     task_queue: str = names.DEFAULT_TASK_QUEUE
     ui_url: str = ""
@@ -76,7 +76,7 @@ class TemporalSettings:
             server_root_ca_cert=self.tls_server_ca.encode() or None,
             domain=self.tls_server_name or None,
             client_cert=self.tls_client_cert.encode() or None,
-            client_private_key=self.tls_client_key.encode() or None,
+            client_private_key=self.tls_client_private_key.encode() or None,
         )
 
 
@@ -91,8 +91,8 @@ def read_settings(connection: AirflowConnection) -> TemporalSettings:
         raise _bad(connection, f"has unknown extra fields {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
     texts = {name: _text(connection, name, extra.get(name)) for name in _KNOWN if name != "tls"}
     texts["task_queue"] = texts["task_queue"] or names.DEFAULT_TASK_QUEUE
-    if bool(texts["tls_client_cert"]) != bool(texts["tls_client_key"]):
-        raise _bad(connection, "has one of tls_client_cert and tls_client_key; they go together")
+    if bool(texts["tls_client_cert"]) != bool(texts["tls_client_private_key"]):
+        raise _bad(connection, "has one of tls_client_cert and tls_client_private_key; they go together")
     host = (connection.host or "").strip()
     if "://" in host or "/" in host:
         raise _bad(connection, f"has the address {host!r}: it is a host name without a scheme, such as localhost")
@@ -128,7 +128,7 @@ def _text(connection: AirflowConnection, name: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise _bad(connection, f"has {name}={value!r}; it is a text")
+        raise _bad(connection, f"has a {type(value).__name__} as {name}; it is a text")  # Not the value: of a key, too.
     return value.strip()
 
 

@@ -71,7 +71,7 @@ _FIELDS = {
     "tls_server_name": _text("TLS server name", "When it is not the address's."),
     "tls_server_ca": _text("TLS server CA", "The certificate authority of the server, as PEM.", multiline=True),
     "tls_client_cert": _text("TLS client certificate", "As PEM.", multiline=True),
-    "tls_client_key": _text("TLS client key", "As PEM.", secret=True),
+    "tls_client_private_key": _text("TLS client key", "As PEM.", secret=True),
     "data_converter": _text(
         "Data converter",
         "The name of an entry point of the group `interlock.data_converters`: a Temporal DataConverter with the "

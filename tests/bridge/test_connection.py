@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Connection
+from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
 from temporalio.service import TLSConfig
 
 from interlock.bridge._airflow import AirflowNotFoundException
@@ -55,7 +56,9 @@ def test_an_empty_form_is_the_default() -> None:
 
 def test_tls_is_what_the_fields_say() -> None:
     assert read_settings(connection(tls=False, tls_server_name="t")).tls_config is False
-    made = read_settings(connection(tls_client_cert="cert", tls_client_key="key", tls_server_ca="ca")).tls_config
+    made = read_settings(
+        connection(tls_client_cert="cert", tls_client_private_key="key", tls_server_ca="ca")
+    ).tls_config
     assert made == TLSConfig(server_root_ca_cert=b"ca", client_cert=b"cert", client_private_key=b"key")
 
 
@@ -65,8 +68,8 @@ def test_tls_is_what_the_fields_say() -> None:
         ({"host": "https://temporal"}, "has the address 'https://temporal': it is a host name without a scheme"),
         ({"namspace": "x"}, "has unknown extra fields namspace; known: namespace, "),
         ({"tls": "maybe"}, "has tls='maybe'; it is true or false"),
-        ({"namespace": 7}, "has namespace=7; it is a text"),
-        ({"tls_client_cert": "x"}, "has one of tls_client_cert and tls_client_key; they go together"),
+        ({"tls_client_private_key": ["a key"]}, "has a list as tls_client_private_key; it is a text"),
+        ({"tls_client_cert": "x"}, "has one of tls_client_cert and tls_client_private_key; they go together"),
     ],
 )
 def test_what_cannot_be_used_is_named(wrong: dict[str, Any], said: str) -> None:
@@ -103,9 +106,17 @@ def test_a_connection_names_no_code() -> None:
 
 
 def test_keys_are_not_shown() -> None:
-    settings = TemporalSettings(api_key="secret", tls_client_key="secret")
+    settings = TemporalSettings(api_key="secret", tls_client_private_key="secret")
 
     assert "secret" not in repr(settings)
+
+
+def test_airflow_hides_what_the_form_hides() -> None:
+    """It goes by the names, for whoever may look at connections."""
+    fields = get_provider_info()["connection-types"][0]["conn-fields"]
+    secret = {name for name, field in fields.items() if field["schema"].get("format") == "password"}
+
+    assert secret == {name for name in fields if should_hide_value_for_key(name)} == {"tls_client_private_key"}
 
 
 @pytest.fixture
