@@ -13,6 +13,7 @@ from airflow.sdk.definitions.context import Context, context_merge
 from interlock.bridge._airflow import determine_kwargs
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.operators import AgentWorkflowOperator, is_known
+from interlock.bridge.outcome import Waited
 from interlock.bridge.starting import attaches
 from interlock.client import Client
 from interlock.contracts.payloads import RunInput
@@ -53,11 +54,14 @@ class _AgentDecoratedOperator(DecoratedOperator, AgentWorkflowOperator):
         )
         if self._needs_input:
             self._make_prompt(context)
+        return AgentWorkflowOperator.execute(self, context)
+
+    def _begin(self, context: Any) -> Waited:
         try:
-            return AgentWorkflowOperator.execute(self, context)
-        except _NoPromptError:  # It had a run, which had done nothing when it ended, or has only just ended.
+            return super()._begin(context)
+        except _NoPromptError:  # It had a run, which is gone, or had done nothing when it ended.
             self._make_prompt(context)
-            return AgentWorkflowOperator.execute(self, context)
+            return super()._begin(context)
 
     def _make_prompt(self, context: Context) -> None:
         # What it returns is no template: it is made of what others have written, customers and models among them.

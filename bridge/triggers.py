@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
@@ -22,6 +23,7 @@ from interlock.bridge._airflow import push_xcom, whole
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
+from interlock.bridge.identity import PLACE
 from interlock.bridge.killing import finish, is_over, stop_run, stop_run_of_task, task_state, told_of_kills
 from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
@@ -48,6 +50,8 @@ _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
 
 _log = structlog.get_logger(__name__)
+_newest: "WeakValueDictionary[tuple[Any, ...], RunTrigger]" = WeakValueDictionary()
+"""Of each task, the trigger that this process has begun last."""
 
 
 class RunTrigger(BaseTrigger):
@@ -86,6 +90,7 @@ class RunTrigger(BaseTrigger):
         except TemporalUnavailableError:  # Its time is over. Who wakes up waits until the run can be ended.
             return self._event("timeout")
         self._client_at_hand = client
+        _newest[self._place] = self
         run = client.attach(self.waited.workflow_id)
         progress = Progress(run, skip=self.waited.told)
 
@@ -241,7 +246,8 @@ class RunTrigger(BaseTrigger):
             raise
 
     async def _ended(self, watch: Watch, ending: Ending) -> TriggerEvent:
-        if ending.status != "completed":
+        # A task that was cleared may wait by a newer trigger; this one may have the id of another task's by now.
+        if ending.status != "completed" or _newest.get(self._place, self) is not self:
             return self._event("ended")
         try:
             async with watch.pushing:
@@ -257,6 +263,10 @@ class RunTrigger(BaseTrigger):
         # Nothing is left for a worker to do: the task need not wait for a slot of its pool.
         metrics.ended(self.task_instance, ending, self.waited)
         return TaskSuccessEvent()
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        return tuple(getattr(self.task_instance, name, None) for name in PLACE)
 
     async def _push(self, xcoms: Mapping[str, Any]) -> None:
         """As a task does: Airflow stores what a `TaskSuccessEvent` brings along as JSON in JSON, and knows no backend

@@ -2,25 +2,30 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.execution_time import task_runner
-from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client as TemporalClient
 
+from interlock import Interlock
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.identity import Note, TaskIdentity
 from interlock.bridge.outcome import Waited
 from interlock.bridge.triggers import RunTrigger
 from interlock.bridge.watching import watch_of
 from interlock.server import EmbeddedServer
-from interlock.testing import eventually
+from interlock.testing import eventually, running
+from tests.bridge.comms import Airflow
 from tests.bridge.keeper import lasting_port
+from tests.workflows.scripts import Script, agent, call
+
+TASK = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0)
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, name: str, address: str, **extra: str) -> None:
@@ -28,6 +33,15 @@ def connected(monkeypatch: pytest.MonkeyPatch, name: str, address: str, **extra:
     host, port = address.split(":")
     connection = {"conn_type": "temporal", "host": host, "port": int(port), "extra": extra}
     monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+
+
+async def until_waiting(temporal: TemporalClient, number: int = 1) -> None:
+    """Wait until so many triggers wait by this client."""
+
+    async def are_waiting() -> bool:
+        return len(watch_of(temporal)) == number
+
+    await eventually(are_waiting)
 
 
 async def first_event(trigger: RunTrigger) -> TriggerEvent:
@@ -70,18 +84,6 @@ async def test_a_deadline_that_passes_while_temporal_is_away_wakes_the_task_up(m
     assert [event.payload["kind"] for event in events] == ["timeout"]
 
 
-class Airflow:
-    """What a trigger asks Airflow of tasks. state: of the one that there is; there is none without."""
-
-    def __init__(self, state: str | None) -> None:
-        self.state = state
-
-    def send(self, question: Any) -> Any:
-        assert isinstance(question, GetTaskStates)
-        (task_id,), (run_id,) = question.task_ids or [""], question.run_ids or [""]
-        return TaskStatesResult(task_states={run_id: {task_id: self.state}} if self.state else {})
-
-
 @pytest.mark.parametrize("state", ["failed", None], ids=["marked", "deleted"])
 async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_connection_is_gone(
     state: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,23 +91,17 @@ async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_conn
     port = lasting_port()
     server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
     connected(monkeypatch, "there", server.address)
-    task = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0)
     temporal = await TemporalClient.connect(server.address)
     handle = await temporal.start_workflow(
-        "Nobody", id="marked", task_queue="nobody", memo=Note.by(task, {}).memo(), task_timeout=timedelta(seconds=60)
+        "Nobody", id="marked", task_queue="nobody", memo=Note.by(TASK, {}).memo(), task_timeout=timedelta(seconds=60)
     )
     waited = Waited(temporal_conn_id="there", workflow_id="marked", run_id="", began_at=datetime.now(UTC))
     trigger: Any = RunTrigger(waited.model_dump(mode="json"))
-    trigger.task_instance = task
+    trigger.task_instance = TASK
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Airflow(state), raising=False)
     waiting = asyncio.create_task(first_event(trigger))
     try:
-        client = await TemporalHook("there").client()
-
-        async def is_waited_for() -> bool:
-            return len(watch_of(client.temporal)) > 0
-
-        await eventually(is_waited_for)
+        await until_waiting((await TemporalHook("there").client()).temporal)
         waiting.cancel()
         monkeypatch.delenv("AIRFLOW_CONN_THERE")
         server.process.kill()
@@ -124,3 +120,35 @@ async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_conn
         assert await eventually(is_asked_to_end, every_seconds=0.2)
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["waits", "waits again"])
+async def test_a_trigger_ends_its_task_while_that_waits_for_it(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    connected(monkeypatch, "ending", server.address)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow := Airflow("deferred"), raising=False)
+    temporal = (await TemporalHook("ending").client()).temporal
+    released = asyncio.Event()
+
+    async def wait() -> str:
+        await released.wait()
+        return "waited"
+
+    async with running(Interlock([agent(Script([call("wait")], "done"), tools=[wait])]), server) as app:
+        run = await app.client.start("support", "help")
+        waited = Waited(
+            temporal_conn_id="ending", workflow_id=run.id, run_id="", began_at=datetime.now(UTC), ends_task=True
+        )
+        events = []
+        for number in range(1 + is_replaced):
+            trigger: Any = RunTrigger(waited.model_dump(mode="json"))
+            trigger.task_instance = replace(TASK, run_id=run.id)
+            events.append(asyncio.create_task(first_event(trigger)))
+            await until_waiting(temporal, number + 1)
+        released.set()
+        event = await events[0]
+        assert isinstance(event, TaskSuccessEvent) is not is_replaced
+        if is_replaced:
+            assert isinstance(await events[1], TaskSuccessEvent)
+        assert airflow.pushed.count("return_value") == 1

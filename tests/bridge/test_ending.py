@@ -26,6 +26,10 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
     async def after(dag_id: str, action: str) -> tuple[str, str]:
         it = await Handling.begin(airflow, stack, dag_id, prompt)
         await it.until_waiting()
+        if action == "delete the Dag run":
+            airflow.triggered.remove(it.task.run)
+            await airflow.ask("DELETE", it.task.run.path)
+            return await it.until_closed(), "deleted"
         if action == "fail the Dag run":
             await it.task.run.mark("failed")
         else:
@@ -38,6 +42,7 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
         after("agents", "failed"),
         after("agents", "success"),
         after("agents", "fail the Dag run"),
+        after("agents", "delete the Dag run"),
         after("agents_poll", "failed"),
         after("agents_terminate", "failed"),
         after("agents_leave", "failed"),
@@ -48,6 +53,7 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
         ("cancelled", "failed"),
         ("cancelled", "success"),
         ("cancelled", "failed"),
+        ("cancelled", "deleted"),
         ("cancelled", "failed"),
         ("terminated", "failed"),
         ("running", "failed"),
@@ -92,7 +98,7 @@ async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
         assert len(await it.task.tries()) == 1
 
 
-async def test_a_run_ends_with_a_task_that_is_marked_before_it_has_started_it(
+async def test_marked_before_it_has_started_its_run_a_task_leaves_none(
     airflow: AirflowAPI, stack: Stack, tmp_path: Path
 ) -> None:
     calls, gate = tmp_path / "calls", tmp_path / "gate"

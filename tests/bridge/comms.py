@@ -1,0 +1,22 @@
+"""What stands for Airflow where a test has a trigger or a task, and no Airflow around it."""
+
+from typing import Any
+
+from airflow.sdk.execution_time.comms import GetTaskStates, SetXCom, TaskStatesResult
+
+
+class Airflow:
+    """What tasks and triggers ask Airflow. state: of the task that there is; there is none without."""
+
+    def __init__(self, state: str | None) -> None:
+        self.state = state
+        self.pushed: list[str] = []
+
+    async def asend(self, message: Any) -> Any:
+        assert isinstance(message, SetXCom)
+        self.pushed.append(message.key)
+
+    def send(self, question: Any) -> Any:
+        assert isinstance(question, GetTaskStates)
+        (task_id,), (run_id,) = question.task_ids or [""], question.run_ids or [""]
+        return TaskStatesResult(task_states={run_id: {task_id: self.state}} if self.state else {})
