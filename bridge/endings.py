@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import exceptions
-from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
+from temporalio.client import (
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHistoryEventFilterType,
+)
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -16,6 +21,7 @@ from temporalio.exceptions import (
     RetryState,
     TerminatedError,
 )
+from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED, server_errors
 from interlock.bridge.errors import (
@@ -25,6 +31,7 @@ from interlock.bridge.errors import (
     RunTerminatedError,
     RunTimedOutError,
 )
+from interlock.bridge.identity import Note
 from interlock.client import Client
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
@@ -32,6 +39,7 @@ from interlock.contracts.payloads import Json, Payload, RunOutput, Usage
 from interlock.journal import Journal, Step
 
 _LONGEST_WORD = 1_000  # Characters of one failure's message.
+_CLOSE_EVENT = WorkflowHistoryEventFilterType.CLOSE_EVENT
 _EXHAUSTED = (RetryState.MAXIMUM_ATTEMPTS_REACHED, RetryState.TIMEOUT)
 _CAN_BE_HELPED = (names.UNKNOWN_AGENT,)  # By a worker that has the agent.
 
@@ -90,15 +98,43 @@ class Reference:
         return {"interlock_result": {"workflow_id": self.workflow_id, "run_id": self.run_id, "bytes": self.bytes}}
 
 
+async def run_of(client: Client, workflow_id: str, run_id: str) -> WorkflowExecutionDescription:
+    """The run that a task waits for: the latest under its id, unless another Dag run has started that one since.
+
+    run_id: of the execution that the task has found; empty for the latest. Raises RPCError.
+    """
+
+    async def described(run_id: str | None) -> WorkflowExecutionDescription:
+        return await client.temporal.get_workflow_handle(workflow_id, run_id=run_id).describe()
+
+    latest = await described(None)
+    if run_id in ("", latest.run_id):
+        return latest
+    try:
+        found = await described(run_id)
+        theirs, ours = Note.read(await latest.memo()), Note.read(await found.memo())
+        if theirs is None or ours is None or theirs.place == ours.place:
+            return latest
+        while found.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            handle = client.temporal.get_workflow_handle(workflow_id, run_id=found.run_id)
+            (end,) = [one async for one in handle.fetch_history_events(event_filter_type=_CLOSE_EVENT)]
+            found = await described(end.workflow_execution_continued_as_new_event_attributes.new_execution_run_id)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return latest  # It is no longer kept.
+    return found
+
+
 async def ending_of(
-    client: Client, workflow_id: str, *, found: WorkflowExecutionDescription | None = None
+    client: Client, workflow_id: str, *, run_id: str = "", found: WorkflowExecutionDescription | None = None
 ) -> Ending | None:
     """How a run has ended; None for an open one. Follows a run that went on in another execution.
 
-    found: the run, as it has just been described. Raises RefusedError when there is no such run.
+    run_id: see `run_of`. found: the run, as it has just been described. Raises RefusedError when there is no such run.
     """
     with server_errors(workflow_id):
-        found = found or await client.temporal.get_workflow_handle(workflow_id).describe()
+        found = found or await run_of(client, workflow_id, run_id)
         status = CLOSED.get(found.status) if found.status else None
         if status is None:
             return None

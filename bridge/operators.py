@@ -190,7 +190,8 @@ class _RunOperator(BaseOperator):
 
         async def start(client: Client) -> Begun:
             job = self._job(client, context)
-            return await begin(client, job, task, self.policies, workflow_id=self._place, known=known)
+            place, run_id = self._place, kept.get("run_id", "") if known else ""
+            return await begin(client, job, task, self.policies, workflow_id=place, known=known, run_id=run_id)
 
         begun = self._do(None, start)
         waited = Waited.begun(
@@ -284,7 +285,7 @@ class _RunOperator(BaseOperator):
 
         async def look(client: Client) -> tuple[Ending | None, str, Waited]:
             run = client.attach(waited.workflow_id)
-            ending = await ending_of(client, waited.workflow_id)
+            ending = await ending_of(client, waited.workflow_id, run_id=waited.run_id)
             await Progress(run, skip=waited.told).catch_up()  # After it, so that the log has the end of what has ended.
             if ending is not None:
                 return ending, "", waited

@@ -18,6 +18,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import CLOSED, server_errors
+from interlock.bridge.endings import run_of
 from interlock.bridge.errors import ForeignRunError, InputChangedError, RunVanishedError
 from interlock.bridge.identity import Note, TaskIdentity
 from interlock.client import Client
@@ -141,6 +142,8 @@ class AgentJob:
             restart=True,
             memo={**self._memo, **note.memo()},
         )
+        if not run.started_run_id:
+            raise WorkflowAlreadyStartedError(id, self.workflow_type)
         return run.started_run_id
 
     def _digests(self) -> dict[str, str]:
@@ -192,18 +195,19 @@ async def begin(
     *,
     workflow_id: str = "",
     known: bool | None = None,
+    run_id: str = "",
 ) -> Begun:
     """Start the run of a task, or find it, by the policies. Asking twice is one run.
 
     workflow_id: in place of the task's own. known: whether this task has begun before, since it was cleared last; None
-    where nothing tells.
+    where nothing tells. run_id: of the execution that it had then.
     Raises ForeignRunError, InputChangedError, RunVanishedError, or what the client raises.
     """
     place = workflow_id or task.workflow_id
     note = Note.by(task, job.digests or {})
     with server_errors(place):
         for _ in range(3):
-            found = await _describe(client, place)
+            found = await _describe(client, place, run_id)
             if found is None:
                 if known and policies.on_vanished_run == "fail":
                     raise RunVanishedError(_VANISHED.format(place)).about(place)
@@ -369,9 +373,9 @@ def _whose(note: Note | None) -> str:
     return f"task {note.task_id!r}{mapped} of Dag {note.dag_id!r}"
 
 
-async def _describe(client: Client, id: str) -> WorkflowExecutionDescription | None:
+async def _describe(client: Client, id: str, run_id: str = "") -> WorkflowExecutionDescription | None:
     try:
-        return await client.temporal.get_workflow_handle(id).describe()
+        return await run_of(client, id, run_id)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
             return None

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 import structlog
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
-from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionDescription
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
@@ -20,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from interlock._rpc import CLOSED
 from interlock.bridge import metrics
 from interlock.bridge._airflow import push_xcom, whole
-from interlock.bridge.endings import Ending, ending_of
+from interlock.bridge.endings import Ending, ending_of, run_of
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.identity import PLACE
@@ -215,7 +214,7 @@ class RunTrigger(BaseTrigger):
 
     async def _look(self, client: Client, watch: Watch) -> TriggerEvent | None:
         async with watch.turn:
-            found = await self._describe(client.temporal)
+            found = await self._describe(client)
             if found is None:
                 return self._event("vanished") if self.waited.must_exist else None
             if found.status in CLOSED and not self.waited.ends_task:
@@ -237,9 +236,9 @@ class RunTrigger(BaseTrigger):
                 return self._event("asked")
         return None
 
-    async def _describe(self, temporal: TemporalClient) -> WorkflowExecutionDescription | None:
+    async def _describe(self, client: Client) -> WorkflowExecutionDescription | None:
         try:
-            return await temporal.get_workflow_handle(self.waited.workflow_id).describe()
+            return await run_of(client, self.waited.workflow_id, self.waited.run_id)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message:
                 return None

@@ -25,7 +25,7 @@ from tests.bridge.comms import Airflow
 from tests.bridge.keeper import lasting_port
 from tests.workflows.scripts import Script, agent, call
 
-TASK = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0)
+TASK = TaskIdentity("tickets", "manual__triggers", "handle", -1, try_number=1, clears=0)
 
 
 def connected(monkeypatch: pytest.MonkeyPatch, name: str, address: str, **extra: str) -> None:

@@ -1,5 +1,6 @@
 """A task starts its run once, and finds it again: what a retry, a clear, another Dag run and a changed input do."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -7,12 +8,13 @@ import pytest
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, Retries
+from interlock.bridge.endings import ending_of
 from interlock.bridge.errors import ForeignRunError, InputChangedError
 from interlock.bridge.identity import Note, TaskIdentity
 from interlock.bridge.starting import AgentJob, Begun, Policies, attaches, begin, plan_for
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, running
-from tests.workflows.scripts import Script, agent, call
+from tests.workflows.scripts import Script, agent, call, prompt_of
 
 FIRST = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0)
 RETRY = replace(FIRST, try_number=2)
@@ -145,18 +147,38 @@ async def test_a_workflow_of_somebody_else_is_left_alone(server: EmbeddedServer)
             await begin(app.client, job(app), NEXT_DAG_RUN, Policies(), workflow_id="ticket-7")
 
 
+async def test_a_task_keeps_to_its_run_when_the_next_dag_run_has_taken_its_id(server: EmbeddedServer) -> None:
+    """Its triggerer was away when the run ended, say: what it waits for has another one's id by now."""
+    async with running(Interlock([agent(Script(prompt_of))]), server) as app:
+
+        async def found(task: TaskIdentity, prompt: str, **had: Any) -> tuple[Begun, Any]:
+            it = await begin(app.client, job(app, prompt), task, Policies(), workflow_id="customer-7", **had)
+            await app.client.attach("customer-7").result()
+            ending = await ending_of(app.client, "customer-7", run_id=it.run_id)
+            assert ending
+            return it, ending.output
+
+        first, _ = await found(FIRST, "first")
+        second, output = await found(NEXT_DAG_RUN, "second")
+        assert (second.how, output) == ("started", "second")
+
+        retry, output = await found(RETRY, "first", known=True, run_id=first.run_id)
+        assert (retry.how, retry.run_id, output) == ("attached", first.run_id, "first")
+
+
 async def test_a_retry_goes_on_where_a_failed_run_stopped_and_repeats_nothing(server: EmbeddedServer) -> None:
     task = replace(FIRST, run_id="manual__goes_on")
     paid: list[int] = []
-    broken = [True]
+    broken, begun_by_all = [True], asyncio.Event()
 
     def pay(amount: int) -> str:
         paid.append(amount)
         return f"paid {amount}"
 
-    def post() -> str:
+    async def post() -> str:
         if broken[0]:
             raise ValueError("the post office is closed")
+        await begun_by_all.wait()
         return "posted"
 
     script = Script([call("pay", "p", amount=5), call("post", "q")], "done")
@@ -167,10 +189,14 @@ async def test_a_retry_goes_on_where_a_failed_run_stopped_and_repeats_nothing(se
             report = await app.client.attach(first.workflow_id).report()
         assert report.status == "failed"
         broken[0] = False
-        second = await begun(app, replace(task, try_number=2))
+        # Airflow may take a try for lost that still runs.
+        both = await asyncio.gather(*(begun(app, replace(task, try_number=2)) for _ in range(2)))
+        begun_by_all.set()
+        second, other = sorted(both, key=lambda one: one.how, reverse=True)
         result = await app.client.attach(second.workflow_id).result()
 
     assert (second.how, result.output) == ("continued", "done")
+    assert (other.how, other.run_id) == ("attached", second.run_id)
     assert second.reused == 2  # The model's answer and the payment.
     assert paid == [5]
     assert script.calls == 2
