@@ -135,7 +135,7 @@ async def test_marked_before_it_has_started_its_run_a_task_leaves_none(
 
 
 async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack: Stack, tmp_path: Path) -> None:
-    """Cleared while it waits; its process killed while it waits: one run, each effect once."""
+    """Cleared while it waits; its process killed while it waits; its run terminated after a clear: each effect once."""
     gate = tmp_path.name
     prompt = script([("look", {"order": "A-1"})], [("wait", {"gate": gate})])
 
@@ -144,13 +144,18 @@ async def test_a_run_goes_on_when_its_task_runs_again(airflow: AirflowAPI, stack
         await it.until_waiting()
         return it
 
-    cleared, killed = them = await asyncio.gather(*map(begun, ("agents", "agents_poll")))
-    await cleared.task.clear()
+    cleared, killed, terminated = await asyncio.gather(*map(begun, ("agents", "agents_poll", "agents")))
+    await asyncio.gather(cleared.task.clear(), terminated.task.clear())
     send(await stack.task_processes(killed.task), SIGKILL)
-    await asyncio.gather(*(it.until_waiting(try_number=2) for it in them))
+    await asyncio.gather(*(it.until_waiting(try_number=2) for it in (cleared, killed, terminated)))
+    await terminated.client.temporal.get_workflow_handle(terminated.run.id).terminate()
+    await terminated.until_waiting(try_number=3)
     stack.open_gate(gate)
 
-    assert [await it.until_ended() for it in them] == ["success"] * 2
+    them = cleared, killed
+    assert [await it.until_ended() for it in (*them, terminated)] == ["success"] * 3
+    assert terminated.whats() == ["model", "look", "model", "wait", "wait", "model"]
+    assert (await terminated.task.xcom("run"))["how"] == "continued"
     assert [it.whats() for it in them] == [["model", "look", "model", "wait", "model"]] * 2
     assert [await it.executions() for it in them] == [1] * 2
     for it in them:
