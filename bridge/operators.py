@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -271,6 +272,12 @@ class _RunOperator(BaseOperator):
         return ending is None
 
     def _look(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
+        found = self._look_once(context, waited, event)
+        while isinstance(found, _Hinted):  # One after another, and not inside each other: there may be any number.
+            found = self._look_once(context, Waited.model_validate(found.event["waited"]), found.event)
+        return found
+
+    def _look_once(self, context: Any, waited: Waited, event: Mapping[str, Any]) -> Any:
         self._waited, self._ti, self._place = waited, context["ti"], waited.workflow_id
         try:
             return self._looked(context, waited, event)
@@ -330,14 +337,14 @@ class _RunOperator(BaseOperator):
             return self._defer(waited)
         if self.wait_mode == "reschedule":
             raise reschedule(datetime.now(UTC) + timedelta(seconds=self.poll_seconds))
-        return self._poll(context, waited)
+        return self._poll(waited)
 
     def _defer(self, waited: Waited) -> None:
         # Without a timeout of Airflow's: that would fail the task and leave the run. The trigger keeps the deadline.
         known = waited.model_dump(mode="json")
         self.defer(trigger=RunTrigger(known), method_name="resume", kwargs={"waited": known})
 
-    def _poll(self, context: Any, waited: Waited) -> Any:
+    def _poll(self, waited: Waited) -> "_Hinted":
         trigger = RunTrigger(waited.model_copy(update={"ends_task": False}).model_dump(mode="json"))
 
         async def first() -> dict[str, Any]:
@@ -346,7 +353,7 @@ class _RunOperator(BaseOperator):
                 return payload
             raise AssertionError("unreachable")
 
-        return self.resume(context, run_coroutine(first()))
+        return _Hinted(run_coroutine(first()))
 
     def _leave(self, context: Any, waited: Waited, ending: Ending) -> Any:
         """Leave behind what is known of a run that has ended, but for its output, which is returned."""
@@ -463,6 +470,13 @@ class _RunOperator(BaseOperator):
         stop = stop_run_of_task(place, self.kill_mode, "The task was killed.", of=ti, run_id=run_id)
         if self._do(None, stop):
             self.log.warning("Somebody has ended this task, and run %s with it.", place)
+
+
+@dataclass(frozen=True)
+class _Hinted:
+    """That a task which waits in its process has to look at its run again. event: as the trigger's."""
+
+    event: dict[str, Any]
 
 
 class TemporalWorkflowOperator(_RunOperator):

@@ -2,18 +2,22 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.execution_time import task_runner
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from pydantic_ai import Tool
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client as TemporalClient
 
 from interlock import Interlock
+from interlock.bridge import AgentWorkflowOperator
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.identity import Note, TaskIdentity
 from interlock.bridge.outcome import Waited
@@ -152,3 +156,37 @@ async def test_a_trigger_ends_its_task_while_that_waits_for_it(
         if is_replaced:
             assert isinstance(await events[1], TaskSuccessEvent)
         assert airflow.pushed.count("return_value") == 1
+
+
+async def test_a_task_that_waits_in_its_process_does_so_any_number_of_times(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run may ask hundreds of times. Each wait inside of the one before would be too deep for Python in the end."""
+    connected(monkeypatch, "often", server.address)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow := Airflow("running"), raising=False)
+    script = Script([call("refund")], [call("refund")], [call("refund")], "done")
+    support = agent(script, tools=[Tool(lambda: "refunded", name="refund", requires_approval=True)])
+    async with running(Interlock([support]), server) as app:
+        with DAG("tickets"):
+            task: Any = AgentWorkflowOperator(
+                task_id="often",
+                agent="support",
+                prompt="go",
+                wait_mode="poll",
+                approvals="required_actions",
+                temporal_conn_id="often",
+                task_queue=app.client.task_queue,
+            )
+        identity = replace(TASK, task_id="often")
+        ti = SimpleNamespace(**asdict(identity), task=task, id="", xcom_push=lambda **_: None)
+        waiting = asyncio.create_task(asyncio.to_thread(task.execute, {"ti": ti}))
+        for number in range(1, 4):
+
+            async def is_shown(shown: int = number) -> bool:
+                return len(airflow.depths) == shown
+
+            await eventually(is_shown)
+            await app.client.attach(identity.workflow_id).decide(str(number), "approve", by="ann@example.com")
+
+        assert await waiting == "done"
+    assert airflow.depths[1] == airflow.depths[2]
