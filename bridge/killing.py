@@ -67,7 +67,7 @@ async def is_over(ti: Any) -> bool:
 
 def task_state(ti: Any) -> str:
     """The state of a task instance by Airflow's database; empty for none, and `removed` when there is no such task
-    instance any more, as when somebody has deleted its Dag run."""
+    instance any more, as when somebody has deleted its Dag."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     mapped = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None

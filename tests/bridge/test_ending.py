@@ -26,9 +26,9 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
     async def after(dag_id: str, action: str) -> tuple[str, str]:
         it = await Handling.begin(airflow, stack, dag_id, prompt)
         await it.until_waiting()
-        if action == "delete the Dag run":
+        if action == "delete the Dag":
             airflow.triggered.remove(it.task.run)
-            await airflow.ask("DELETE", it.task.run.path)
+            await airflow.ask("DELETE", f"/dags/{dag_id}")
             return await it.until_closed(), "deleted"
         if action == "fail the Dag run":
             await it.task.run.mark("failed")
@@ -42,7 +42,7 @@ async def test_a_run_ends_when_its_task_is_ended(airflow: AirflowAPI, stack: Sta
         after("agents", "failed"),
         after("agents", "success"),
         after("agents", "fail the Dag run"),
-        after("agents", "delete the Dag run"),
+        after("agents_passing", "delete the Dag"),
         after("agents_poll", "failed"),
         after("agents_terminate", "failed"),
         after("agents_leave", "failed"),

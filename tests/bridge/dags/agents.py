@@ -17,6 +17,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "agents_in_time": {"execution_timeout": timedelta(seconds=8), "retries": 0},
     "agents_poll_in_time": {"wait_mode": "poll", "execution_timeout": timedelta(seconds=8), "retries": 0},
     "agents_moving": {"workflow_id": "{{ run_id }}/{{ ti.try_number }}"},
+    "agents_passing": {},
     "agents_in_30s": {"execution_timeout": timedelta(seconds=30), "retries": 0},
     "agents_slowly": {"retry_delay": timedelta(seconds=4)},
     "agents_impatient": {"wait_timeout": timedelta(seconds=8), "on_kill": "leave", "retries": 0},
