@@ -19,6 +19,9 @@ class Airflow:
         self.pushed.append(message.key)
 
     def send(self, question: Any) -> Any:
+        if isinstance(question, SetXCom):  # Before 3.3.
+            self.pushed.append(question.key)
+            return None
         if isinstance(question, TriggerDagRun):
             self.depths.append(len(inspect.stack(0)))
             return OKResponse(ok=True)

@@ -120,8 +120,8 @@ class Stack:
             send([process.pid, *descendants(process.pid)], signal.SIGKILL)
             await process.wait()
 
-    async def program(self, module: str, *arguments: str) -> str:
-        """What a module says that runs where Airflow's database is. Raises RuntimeError when it fails."""
+    async def program(self, module: str, *arguments: str, statuses: Sequence[int] = (0,)) -> str:
+        """What a module says that runs where Airflow's database is. statuses: it exits with; RuntimeError for others."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *arguments),
             cwd=REPOSITORY,
@@ -132,7 +132,7 @@ class Stack:
             preexec_fn=END_WITH_PARENT,
         )
         said, _ = await process.communicate()
-        if process.returncode:
+        if process.returncode not in statuses:
             raise RuntimeError(f"{module} failed: {said.decode(errors='replace')[-1_000:]}")
         return said.decode()
 

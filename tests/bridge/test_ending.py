@@ -84,11 +84,11 @@ async def test_a_run_ends_with_a_task_that_is_marked_before_a_trigger_waits(
         else:  # Airflow tells nobody of the tasks of a Dag run that is marked.
             await of_dag_run.run.cancel()
         assert await left.status() == "running"
-        # Of what is long past, which here nothing is, the command says more.
-        told = await stack.program("interlock.bridge.check")
-        assert f"agents_leave.handle {left.task.run.id}" in told
+        # Of other tests' tasks, which it lists too, some may need a person.
+        told = await stack.program("interlock.bridge.check", statuses=(0, 1))
+        (line,) = [one for one in told.splitlines() if f"agents_leave.handle {left.task.run.id}" in one]
+        assert "goes on without it" not in line
         assert failed.task.run.id not in told
-        assert "0 need a person" in told
     stack.open_gate(tmp_path.name)
     # SQLite gives the next triggers the ids of those that the triggerer has found, and whose tasks were over.
     after = [await Handling.begin(airflow, stack, "agents", script([("look", {"order": order})])) for order in "ABC"]
