@@ -121,7 +121,7 @@ class Stack:
             await process.wait()
 
     async def program(self, module: str, *arguments: str, statuses: Sequence[int] = (0,)) -> str:
-        """What a module says that runs where Airflow's database is. statuses: it exits with; RuntimeError for others."""
+        """What a module says that runs where Airflow's database is. Raises RuntimeError for another exit status."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *arguments),
             cwd=REPOSITORY,
