@@ -20,10 +20,10 @@ from interlock._rpc import CLOSED
 from interlock.bridge._database import Place, task_at, waiting_tasks
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.identity import Note
+from interlock.bridge.killing import OVER
 from interlock.client import Client
 from interlock.contracts import names
 
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 _SOON = timedelta(minutes=1)  # What has happened within it may still be on its way.
 _MOST = 10_000
 _BEGUN_EVENTS = 3  # A run that no worker has begun has no more.
@@ -49,10 +49,10 @@ def wrong_with(state: str, status: str, *, on_kill: str, changed: timedelta, has
     if changed < _SOON:
         return ""
     if not status:
-        return "Temporal has no such run: clear the task." if state not in _OVER else ""
+        return "Temporal has no such run: clear the task." if state not in OVER else ""
     if status in CLOSED.values():
         return "Its run has ended, and nobody wakes it up: is a triggerer at work?" if state == "deferred" else ""
-    if state in _OVER or not state:
+    if state in OVER or not state:
         if on_kill == "leave":
             return ""
         if status == "stuck" and state == "failed":
