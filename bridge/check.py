@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +27,7 @@ from interlock.contracts import names
 
 _SOON = timedelta(minutes=1)  # What has happened within it may still be on its way.
 _MOST = 10_000
+_WIDE = 10_000
 _BEGUN_EVENTS = 3  # A run that no worker has begun has no more.
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 
@@ -122,13 +124,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="where to look for runs that go on without their task; temporal_default without any",
     )
     found = asyncio.run(look(parser.parse_args(argv).connections))
+    print_found(found, sys.stdout)
+    return 1 if any(one.wrong for one in found) else 0
+
+
+def print_found(found: Sequence[Found], file: IO[str]) -> None:
+    """As a table. Outside a terminal each is on one line, whatever its length, so that a line tells all of it."""
     table = Table("Task", "State", "Run", "Status", "What is wrong", title="Tasks that wait, and runs that are open")
     for one in found:
         table.add_row(one.task, one.state or "gone", one.workflow_id, one.status or "gone", one.wrong or "-")
     wrong = sum(bool(one.wrong) for one in found)
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console = Console(file=file, width=None if file.isatty() else _WIDE, highlight=False)
     console.print(table, f"{len(found)} looked at, {wrong} need a person.")
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
