@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 from uuid import UUID
@@ -19,7 +20,7 @@ from interlock.bridge.hook import TemporalHook
 from interlock.bridge.killing import finish, is_over, told_of_kills
 from interlock.bridge.mirror import Asked
 from interlock.bridge.settling import Settled, settled_of
-from interlock.bridge.watching import Waiter, watch_of
+from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
 from interlock.contracts.errors import InterlockError, RefusedError
 
@@ -81,8 +82,9 @@ class RequestTrigger(BaseTrigger):
         if self.until == "reached":
             await self._reach(client)
             return self._event(Answer.model_validate(self.answer) if self.answer else None)
-        async with watch_of(client.temporal).waiting(self.asked.workflow_id, self._follow(client), asks=True) as waiter:
-            return await self._wait(client, waiter)
+        watch = watch_of(client.temporal)
+        async with watch.waiting(self.asked.workflow_id, self._follow(client), asks=True) as waiter:
+            return await self._wait(client, watch, waiter)
 
     async def _kill(self) -> None:
         if await is_over(self.task_instance):
@@ -106,8 +108,9 @@ class RequestTrigger(BaseTrigger):
 
         return follow
 
-    async def _wait(self, client: Client, waiter: Waiter) -> TriggerEvent:
+    async def _wait(self, client: Client, watch: Watch, waiter: Waiter) -> TriggerEvent:
         seen: tuple[Any, ...] = ()
+        hinted, looks_at = True, 0.0
         while True:
             # An answer may have come before this trigger was there.
             try:
@@ -115,20 +118,23 @@ class RequestTrigger(BaseTrigger):
                     return self._event(answer)
             except Exception as error:  # Airflow's own API does not answer: it is looked at again.
                 _log.warning("required_action.unread", error=str(error))
-            try:
-                if (now := await self._history(client)) != seen:
-                    settled, _ = await settled_of(client, self.asked)
-                    if settled is not None:
-                        await self._close(settled)
+            if hinted or time.monotonic() >= looks_at:
+                pause = watch.pause(_LOOKS_EVERY_SECONDS if waiter.follows else _LOOKS_RARELY_SECONDS)
+                try:
+                    if (now := await self._history(client)) != seen:
+                        settled, _ = await settled_of(client, self.asked)
+                        if settled is not None:
+                            await self._close(settled)
+                            return self._event()
+                        seen = now
+                except (InterlockError, RPCError) as error:
+                    _log.warning("temporal.unanswered", error=str(error))
+                    if await TemporalHook(self.asked.temporal_conn_id).leads_elsewhere(client):
                         return self._event()
-                    seen = now
-            except (InterlockError, RPCError) as error:
-                _log.warning("temporal.unanswered", error=str(error))
-                if await TemporalHook(self.asked.temporal_conn_id).leads_elsewhere(client):
-                    return self._event()
-            rare = _LOOKS_EVERY_SECONDS if waiter.follows else _LOOKS_RARELY_SECONDS
-            pause = rare if ANSWERS_WAKE else _ANSWERS_EVERY_SECONDS
-            await waiter.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - Only spreads the requests of many.
+                    pause = _LONGEST_PAUSE_SECONDS
+                looks_at = time.monotonic() + pause
+            left = looks_at - time.monotonic()
+            hinted = await waiter.wait(left if ANSWERS_WAKE else min(left, _ANSWERS_EVERY_SECONDS))
 
     async def _history(self, client: Client) -> tuple[Any, ...]:
         """What changes whenever the run's history does: reading that is worth it only then."""
