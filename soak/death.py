@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from temporalio import activity, client, workflow
+from temporalio.common import RawValue
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
@@ -22,7 +23,7 @@ from temporalio.worker import (
 from interlock.contracts import names
 from soak.ledger import Ledger
 from soak.script import RUNS, Adapter, Call, calls_of, model_steps, step_name
-from soak.steps import step_of
+from soak.steps import Steps
 
 Moment = Literal["scheduled", "before", "middle", "after"]
 """scheduled: in the workflow task that decides on the step, so that the decision is lost. before: the worker was given
@@ -101,7 +102,7 @@ class _Activity(ActivityInboundInterceptor):
         self._deaths = deaths
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        step = step_of(activity.info().activity_type, input.args[0])
+        step = await _step(input)
         self._deaths.reach(step, "before")
         result = await super().execute_activity(input)
         self._deaths.reach(step, "after")
@@ -139,8 +140,26 @@ class _Outbound(WorkflowOutboundInterceptor):
     def __init__(self, next: WorkflowOutboundInterceptor, deaths: Deaths) -> None:
         super().__init__(next)
         self._deaths = deaths
+        self._steps = Steps()
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        step = self._steps.name(input.activity, input.args[0], input.headers)
         if not workflow.unsafe.is_replaying():
-            self._deaths.reach(step_of(input.activity, input.args[0]), "scheduled")
+            self._deaths.reach(step, "scheduled")
         return super().start_activity(input)
+
+
+async def _step(input: ExecuteActivityInput) -> str:
+    """The step that an attempt is of. A model call's is read in the history: its messages are not at hand here."""
+    info, steps = activity.info(), Steps()
+    if not isinstance(input.args[0], RawValue):
+        return steps.name(info.activity_type, input.args[0], input.headers)
+    handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+    async for event in handle.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            scheduled = event.activity_task_scheduled_event_attributes
+            argument = RawValue(scheduled.input.payloads[0])
+            step = steps.name(scheduled.activity_type.name, argument, scheduled.header.fields)
+            if scheduled.activity_id == info.activity_id:
+                return step
+    raise LookupError(f"activity {info.activity_id} is not in the history of its run")

@@ -17,7 +17,7 @@ from interlock.contracts import names
 from soak.crew import Kill
 from soak.ledger import Line
 from soak.script import Adapter
-from soak.steps import step_of
+from soak.steps import Steps
 
 ActivityStatus = Literal["open", "completed", "failed", "timed_out", "cancelled"]
 
@@ -149,11 +149,12 @@ def _activities(run: str, events: Sequence[HistoryEvent]) -> Iterator[Activity]:
             started[start.scheduled_event_id] = (start.attempt, int(start.identity.partition("@")[0]))
         elif end := ends.get(event.event_type):
             ended[getattr(event, end[0]).scheduled_event_id] = end[1]
+    steps = Steps()
     for event in events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
             attempt, pid = started.get(event.event_id, (0, 0))
-            step = step_of(scheduled.activity_type.name, _json(scheduled.input.payloads[0]))
+            step = steps.name(scheduled.activity_type.name, _json(scheduled.input.payloads[0]), scheduled.header.fields)
             yield Activity(step, run, scheduled.activity_id, ended.get(event.event_id, "open"), attempt, pid)
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # A run whose step fails for good ends at once, except in the tests that are about stuck runs.
 os.environ["INTERLOCK_STUCK_SECONDS"] = "0"
+
+_BRIDGE = Path(__file__).parent / "bridge"
 
 Running = Callable[[Interlock], AbstractAsyncContextManager[RunningApp]]
 
@@ -52,6 +55,12 @@ async def openai_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator["OpenAIAP
         monkeypatch.setenv("OPENAI_API_KEY", "test")
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")  # Traces go to another address than requests.
         yield api
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that share one Airflow: those that need it alone would otherwise wait for each other in all
+    processes at the end."""
+    items.sort(key=lambda item: _BRIDGE not in item.path.parents)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from interlock.contracts.ports import AgentRunner, Continuation, Runners
     from interlock.contracts.sessions import TurnNotice
+    from interlock.workflows.conversation import Conversations
     from interlock.workflows.gate import ApprovalGate
     from interlock.workflows.ledger import Ledger
     from interlock.workflows.reuse import Reuse
@@ -87,6 +88,7 @@ class AgentWorkflow:
         self._now: list[str] = []
         self._written: dict[str, Any] = {}
         self.reuse = Reuse(self._run.fork)
+        self.conversations = Conversations()
         self._ledger = Ledger(self._run, self.show, lambda call: self._gate.ask(call))
         self._gate = ApprovalGate(self.show, self.reuse, carried, self._ledger)
         self._stuck = StuckSteps(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.worker import (
     ExecuteWorkflowInput,
     HandleSignalInput,
@@ -23,7 +23,8 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts import names
     from interlock.contracts.errors import RefusedError
     from interlock.contracts.payloads import Message, Payload
-    from interlock.contracts.ports import Body, Unreadable, activity_plan
+    from interlock.contracts.places import MODEL_SUFFIXES
+    from interlock.contracts.ports import Body, Unreadable, activity_plan, place
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
     from interlock.workflows.guard import is_cancelling
 
@@ -58,8 +59,10 @@ class _Outbound(WorkflowOutboundInterceptor):
         run = workflow.instance()
         if not isinstance(run, AgentWorkflow):
             return super().start_activity(input)
-        _named(input, run, plan.call if plan else "")
+        step = _named(input, run, plan.call if plan else "")
         label = input.summary or input.activity
+        if input.activity.endswith(MODEL_SUFFIXES):
+            _without_what_was_said(input, run, step)
         run.started(label)
         handle = super().start_activity(input)
         handle.add_done_callback(lambda done: _finished(run, label, done))
@@ -104,8 +107,9 @@ def _finished(run: AgentWorkflow, label: str, done: "asyncio.Future[object]") ->
         done.exception()  # Of a call that nobody waits for any more it would be logged as lost.
 
 
-def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> None:
-    """Write into the history which step of the run this is, for forks of it; in a fork, take its result over."""
+def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> str:
+    """Write into the history which step of the run this is, for forks of it; in a fork, take its result over. Returns
+    the name of the step."""
     reuse = run.reuse
     step = reuse.step(input.activity)
     to_payload = workflow.payload_converter().to_payload
@@ -121,6 +125,15 @@ def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> None:
         input.args = [result.model_copy(update={"given": given})]
         input.start_to_close_timeout, input.heartbeat_timeout = _RECALL_TIMEOUT, _RECALL_HEARTBEAT
         input.summary = f"{input.summary or step} (reused)"
+    return step
+
+
+def _without_what_was_said(input: StartActivityInput, run: AgentWorkflow, step: str) -> None:
+    """Write of a model call's messages only those that are new in the history."""
+    given = input.args[0] if input.args else None
+    written = run.conversations.written(given, step=step, place=place.get(), activity=input.activity)
+    if written is not None:
+        input.args, input.arg_types = [RawValue(written), *input.args[1:]], None
 
 
 def _readable(given: object) -> dict[str, object]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
+from temporalio.api.common.v1 import Payload as TemporalPayload
 from temporalio.api.failure.v1 import Failure
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.converter import DataConverter
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -17,6 +19,7 @@ from interlock.contracts.payloads import Payload
 ANSWER_WITHIN = timedelta(seconds=10)
 """How long a worker may take to answer a question or take a decision."""
 
+_PLAIN = DataConverter.default.payload_converter
 _LARGEST_BYTES = 1_000_000  # Temporal refuses payloads of 2 MB; one message must leave room for others in its task.
 
 CLOSED: Mapping[WorkflowExecutionStatus, str] = {
@@ -32,6 +35,12 @@ NO_NAMESPACE = (
     "The Temporal server has no such namespace ({}). Set TEMPORAL_NAMESPACE (in Airflow, the connection's namespace), "
     "or make it: `interlock server prepare`."
 )
+
+
+def header_text(header: TemporalPayload | None) -> str:
+    """What a header of an activity says; empty when it is not there. Headers are written by the payload converter
+    alone: no codec is applied to them."""
+    return str(_PLAIN.from_payload(header, str)) if header is not None and header.data else ""
 
 
 def has_no_namespace(error: BaseException) -> bool:

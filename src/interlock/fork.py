@@ -8,10 +8,10 @@ from math import inf
 from typing import Any, Final
 
 from pydantic import ValidationError
-from temporalio.api.common.v1 import Payload as TemporalPayload
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 
+from interlock._rpc import header_text
 from interlock.contracts import names
 from interlock.contracts.canonical import digest
 from interlock.contracts.errors import RefusedError
@@ -483,8 +483,8 @@ async def _note(source: _Source, event: HistoryEvent, converter: DataConverter) 
         for timer in source.over:
             source.unstuck(timer, event.event_id)
         source.over.clear()
-        source.steps.append(_text(headers.get(names.HEADER_STEP)))
-        source.calls.append(_text(headers.get(names.HEADER_CALL)))
+        source.steps.append(header_text(headers.get(names.HEADER_STEP)))
+        source.calls.append(header_text(headers.get(names.HEADER_CALL)))
         source.positions[event.event_id] = len(source.steps)
         if names.DESCRIBE_TOOL in source.steps[-1]:
             (question,) = await converter.decode(list(scheduled.input.payloads[:1]))
@@ -540,11 +540,6 @@ async def _note_message(source: _Source, event_id: int, name: str, payloads: Any
         source.retries[event_id] = message
     else:
         source.messages[event_id] = message
-
-
-def _text(payload: TemporalPayload | None) -> str:
-    # Headers are written by the payload converter alone: no codec is applied to them.
-    return "" if payload is None else str(DataConverter.default.payload_converter.from_payload(payload, str))
 
 
 def _check(journal: Journal, at: int, change: Change) -> None:

@@ -18,6 +18,7 @@ from interlock._activations import ActivationThreads, ActivationWatch, GuardedRu
 from interlock._failures import ToldFailures
 from interlock._rpc import server_errors
 from interlock._threads import take_plain_functions
+from interlock.activities.conversation import WholeRequests
 from interlock.activities.describe import DescribeTool
 from interlock.activities.own_time import LoopWatch, OwnTimeInterceptor
 from interlock.activities.recall import RecallStep
@@ -125,6 +126,8 @@ def make_worker(
     version = version_of(settings)
     adapter = adapter or _adapter(app, client)
     turns = SessionTurns(StoredSessions(client.temporal, client.task_queue))
+    histories = StoredHistories(client.temporal)
+    requests = WholeRequests(histories)
     own_time = OwnTimeInterceptor(limit=timedelta(seconds=settings.tool_timeout_seconds), unlimited=OPEN_END)
     options: dict[str, Any] = {
         "task_queue": client.task_queue,
@@ -135,17 +138,18 @@ def make_worker(
         ],
         "activities": [
             DescribeTool(adapter, app.approvals).describe_tool,
-            RecallStep(StoredHistories(client.temporal)).recall_step,
+            RecallStep(histories).recall_step,
             record_verdict,
             turns.join_session,
             turns.leave_session,
-            *adapter.activities,
+            *requests.of(adapter.activities),
         ],
         "interceptors": [
             _GUARD,
             RunInterceptor(WorkerAgents(adapter.runners, review_rounds=app.review_rounds)),
             StreamInterceptor(),
             own_time,
+            requests,  # Before all that look at what a model is asked.
             *adapter.interceptors,
         ],
         "workflow_runner": GuardedRunner(watch),

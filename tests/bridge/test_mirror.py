@@ -1,5 +1,7 @@
 """Which requests a task shows: its run's and those of the agents below it, each once, and nobody else's."""
 
+from datetime import timedelta
+
 from pydantic_ai import Tool
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
@@ -43,7 +45,8 @@ async def test_what_is_asked_below_is_shown_and_not_what_begins_alike(server: Em
 
     middle = agent(Script([call("refer")], "referred"), name="middle", tools=[refer])
     outer = agent(Script([call("delegate"), call("hand_on")], "done"), tools=[delegate, hand_on])
-    async with running(Interlock([outer, middle, inner]), server) as app:
+    # Its tools wait for agents: the worker is not to wait for its tools.
+    async with running(Interlock([outer, middle, inner]), server, graceful_shutdown_timeout=timedelta()) as app:
         run_id = 'it\'s 50% of_a\\b "c"'
         others = (f"{run_id}/7", run_id.upper())
         for place in (run_id, *others):

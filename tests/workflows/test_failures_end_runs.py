@@ -212,8 +212,8 @@ def filler(size: int) -> Tool[Any]:
     return Tool(lambda order: "x" * size, name="look")
 
 
-async def test_a_conversation_that_outgrows_the_server_ends_the_run_with_the_steps_size(run_app: Running) -> None:
-    script = Script(*[[call("look", f"c{n}", order="A")] for n in range(3)], "done")
+async def test_a_request_that_outgrows_the_server_ends_the_run_with_the_steps_size(run_app: Running) -> None:
+    script = Script([call("look", f"c{n}", order="A") for n in range(3)], "done")
     async with run_app(Interlock([agent(script, tools=[filler(800_000)])])) as app:
         run = await app.client.start("support", "go")
         error = await failure(run)

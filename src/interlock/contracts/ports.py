@@ -292,6 +292,11 @@ class Histories(Protocol):
         """The stored payload that completed an activity. Raises RefusedError when it is no longer there."""
         ...
 
+    async def model_calls(self, workflow_id: str, run_id: str) -> Mapping[str, Any]:
+        """The stored inputs of a run's model calls, by the names of their steps. Raises RefusedError when there is no
+        such run."""
+        ...
+
 
 class EventSink(Protocol):
     """Takes what a model or a tool says while it works, for whoever watches the run. It never waits and never raises.

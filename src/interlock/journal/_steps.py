@@ -10,8 +10,8 @@ from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.converter import DataConverter
 
+from interlock._rpc import header_text
 from interlock.contracts import names
 from interlock.contracts.masking import masked_text
 from interlock.contracts.places import MODEL_SUFFIXES, step_parts
@@ -207,11 +207,9 @@ class Steps:
 def step_in(header: Header) -> tuple[str, str]:
     """The place of a step among the run's tool calls, and the activity that it is; empty in an older history."""
     try:
-        # Headers are written by the payload converter alone: no codec is applied to them.
-        name = DataConverter.default.payload_converter.from_payload(header.fields[names.HEADER_STEP], str)
-    except Exception:  # None is there, or bytes that are no text.
+        return step_parts(header_text(header.fields[names.HEADER_STEP]))
+    except Exception:  # Bytes that are no text.
         return "", ""
-    return step_parts(str(name))
 
 
 def _kind(activity_type: str) -> StepKind:
