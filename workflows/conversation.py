@@ -15,10 +15,14 @@ _LARGEST_BYTES = 1_500_000  # What comes with the messages has to fit into the 2
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sent:
-    """What a call was given. is_recorded: just so; of a replayed one the history may have it in other words."""
+class Sent:
+    """What a model call was given. payload: as it goes into the history. is_recorded: in just these words; of a
+    replayed one the history may have others."""
 
+    payload: Payload
     step: str
+    place: str
+    activity: str
     length: int
     digest: str
     is_recorded: bool
@@ -28,22 +32,31 @@ class Conversations:
     """Of the model calls of a run: what each agent was last given, by the place where it is at work."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], _Sent] = {}
+        self._answered: dict[tuple[str, str], Sent] = {}
 
-    def written(self, given: object, *, step: str, place: str, activity: str) -> Payload | None:
-        """The input of a model call as it goes into the history. None when it is to be written as it is."""
+    def sent(self, given: object, *, step: str, place: str, activity: str) -> Sent | None:
+        """What a model call is to be given. None when it is to be written as it is."""
         parts = _parts(given)
         if parts is None:
             return None
-        following = self._following(parts, place)
-        text = parts.messages
-        sent = _Sent(step, len(text), conversation.digest_of(text), not workflow.unsafe.is_replaying())
-        self._sent[place, activity] = sent
-        return _payload(following or parts)
+        return Sent(
+            payload=_payload(self._following(parts, place) or parts),
+            step=step,
+            place=place,
+            activity=activity,
+            length=len(parts.messages),
+            digest=conversation.digest_of(parts.messages),
+            is_recorded=not workflow.unsafe.is_replaying(),
+        )
+
+    def answered(self, sent: Sent) -> None:
+        """Have later calls go on from this one. Only one that was answered is in the history for certain: one that was
+        cancelled in the task which began it is not."""
+        self._answered[sent.place, sent.activity] = sent
 
     def _following(self, parts: Request, place: str) -> Request | None:
         """The shortest that can be said: after the call that was given the most of these messages."""
-        here = [one for (at, _), one in self._sent.items() if at == place]
+        here = [one for (at, _), one in self._answered.items() if at == place]
         for sent in sorted(here, key=lambda one: one.length, reverse=True):
             if sent.length < _WORTHWHILE_BYTES or not (sent.is_recorded or len(parts.messages) > _LARGEST_BYTES):
                 continue

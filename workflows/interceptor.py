@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from interlock.contracts.places import MODEL_SUFFIXES
     from interlock.contracts.ports import Body, Unreadable, activity_plan, place
     from interlock.workflows.agent import AgentWorkflow, WorkerAgents, worker_agents
+    from interlock.workflows.conversation import Sent
     from interlock.workflows.guard import is_cancelling
 
 _RECALL_TIMEOUT = timedelta(minutes=1)
@@ -61,10 +62,11 @@ class _Outbound(WorkflowOutboundInterceptor):
             return super().start_activity(input)
         step = _named(input, run, plan.call if plan else "")
         label = input.summary or input.activity
-        if input.activity.endswith(MODEL_SUFFIXES):
-            _without_what_was_said(input, run, step)
+        sent = _without_what_was_said(input, run, step) if input.activity.endswith(MODEL_SUFFIXES) else None
         run.started(label)
         handle = super().start_activity(input)
+        if sent is not None:
+            handle.add_done_callback(lambda done: _answered(run, sent, done))
         handle.add_done_callback(lambda done: _finished(run, label, done))
         return handle
 
@@ -128,12 +130,18 @@ def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> str:
     return step
 
 
-def _without_what_was_said(input: StartActivityInput, run: AgentWorkflow, step: str) -> None:
-    """Write of a model call's messages only those that are new in the history."""
+def _without_what_was_said(input: StartActivityInput, run: AgentWorkflow, step: str) -> Sent | None:
+    """Write only those of a model call's messages into the history that are new."""
     given = input.args[0] if input.args else None
-    written = run.conversations.written(given, step=step, place=place.get(), activity=input.activity)
-    if written is not None:
-        input.args, input.arg_types = [RawValue(written), *input.args[1:]], None
+    sent = run.conversations.sent(given, step=step, place=place.get(), activity=input.activity)
+    if sent is not None:
+        input.args, input.arg_types = [RawValue(sent.payload), *input.args[1:]], None
+    return sent
+
+
+def _answered(run: AgentWorkflow, sent: Sent, done: "asyncio.Future[object]") -> None:
+    if not done.cancelled() and done.exception() is None:
+        run.conversations.answered(sent)
 
 
 def _readable(given: object) -> dict[str, object]:
