@@ -12,6 +12,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import Runtime, TelemetryConfig
 
+from interlock._rpc import compression_to
 from interlock.bridge._airflow import AirflowNotFoundException, BaseHook, whole
 from interlock.bridge.connection import TemporalSettings, data_converter, read_settings
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
@@ -194,6 +195,7 @@ async def _connect(settings: TemporalSettings, conn_id: str) -> TemporalClient:
                 data_converter=data_converter(settings.data_converter) or pydantic_data_converter,
                 interceptors=interceptors(),
                 runtime=_own_runtime(),
+                grpc_compression=compression_to(options["target_host"]),
                 **options,
             )
     except ValueError as error:

@@ -5,10 +5,16 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from ipaddress import ip_address
 
 from temporalio.api.common.v1 import Payload as TemporalPayload
 from temporalio.api.failure.v1 import Failure
-from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.client import (
+    GrpcCompression,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+)
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
@@ -41,6 +47,17 @@ def header_text(header: TemporalPayload | None) -> str:
     """What a header of an activity says; empty when it is not there. Headers are written by the payload converter
     alone: no codec is applied to them."""
     return str(_PLAIN.from_payload(header, str)) if header is not None and header.data else ""
+
+
+def compression_to(address: str) -> GrpcCompression:
+    """What Temporal's clients do by default, except towards a server on this machine: there it only takes both sides
+    time."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        is_here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # A name.
+        is_here = False
+    return GrpcCompression.NONE if is_here else GrpcCompression.GZIP
 
 
 def has_no_namespace(error: BaseException) -> bool:

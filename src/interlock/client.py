@@ -22,7 +22,14 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from interlock._rpc import CLOSED, check_travels, current_user, ignoring_unanswered, server_errors
+from interlock._rpc import (
+    CLOSED,
+    check_travels,
+    compression_to,
+    current_user,
+    ignoring_unanswered,
+    server_errors,
+)
 from interlock._versions import Version, pin_of, workers_of
 from interlock.contracts import names
 from interlock.contracts.budgets import budget_of
@@ -127,6 +134,7 @@ class Client:
                 target,
                 data_converter=pydantic_data_converter,
                 interceptors=interceptors(),
+                grpc_compression=compression_to(target),
                 **config,  # type: ignore[arg-type]
             )
         except ValueError as error:
