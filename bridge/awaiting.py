@@ -19,6 +19,7 @@ from interlock.bridge.form import REASON, Answer, closing_option
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.killing import finish, is_over, told_of_kills
 from interlock.bridge.mirror import Asked
+from interlock.bridge.progress import PACE_SECONDS
 from interlock.bridge.settling import Settled, settled_of
 from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
@@ -95,7 +96,7 @@ class RequestTrigger(BaseTrigger):
             run, offset = client.attach(self.asked.workflow_id), 0
             while True:
                 try:
-                    async for event in run.events(from_offset=offset):
+                    async for event in run.events(from_offset=offset, pace_seconds=PACE_SECONDS):
                         offset = event.offset + 1
                         if event.kind.startswith(("approval_", "run_")):
                             hint()

@@ -14,6 +14,7 @@ from interlock.run import Run
 
 _log = structlog.get_logger(logger_name="interlock.run")
 _MILLISECOND = timedelta(milliseconds=1)
+PACE_SECONDS = 0.3  # A busy run has a hundred events in a second, and each would end a long poll.
 
 
 class Progress:
@@ -32,7 +33,7 @@ class Progress:
 
     async def follow(self) -> AsyncIterator[RunEvent]:
         """Tell what happens, to the run's end."""
-        async for event in self._run.events(from_offset=self.offset):
+        async for event in self._run.events(from_offset=self.offset, pace_seconds=PACE_SECONDS):
             self._tell(event)
             yield event
 

@@ -44,7 +44,6 @@ _SOON = 20  # Looks, a second apart.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
 _KILL_ATTEMPTS = 120  # For an hour: nobody else ends the run.
-_READS_SECONDS, _RESTS_SECONDS = 0.1, 0.3  # In turn, while a run that is followed goes on.
 _STATUS = SearchAttributeKey.for_keyword(names.ATTRIBUTE_STATUS)
 _PENDING: SearchAttributeKey[Any] = SearchAttributeKey.for_int(names.ATTRIBUTE_PENDING_APPROVALS)
 
@@ -94,7 +93,7 @@ class RunTrigger(BaseTrigger):
         progress = Progress(run, skip=self.waited.told)
 
         async def follow(hint: Callable[[], None]) -> None:
-            failures, rested = 0, time.monotonic()
+            failures = 0
             while True:
                 try:
                     async for event in progress.follow():
@@ -104,10 +103,6 @@ class RunTrigger(BaseTrigger):
                             self._looks_soon = _SOON
                         if event.kind in _CHANGES:
                             hint()
-                        # Each event ends a long poll. Of a busy run several are read at once, and not ten in a second.
-                        if time.monotonic() > rested + _READS_SECONDS:
-                            await asyncio.sleep(_RESTS_SECONDS)
-                            rested = time.monotonic()
                     hint()
                     return
                 except (InterlockError, RPCError):

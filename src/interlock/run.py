@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import AwareDatetime, ValidationError
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
+    WorkflowHistoryEventAsyncIterator,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from interlock.client import Client
 
 P = TypeVar("P", bound=Payload)
+
+_FULL_PAGE = 100  # Events: of fewer nothing is left that was there.
 
 
 class RunReport(Payload):
@@ -272,14 +277,17 @@ class Run:
                 if not run_id:
                     return
 
-    async def events(self, *, from_offset: int = 0, follow: bool = True) -> AsyncGenerator[RunEvent]:
+    async def events(
+        self, *, from_offset: int = 0, follow: bool = True, pace_seconds: float = 0
+    ) -> AsyncGenerator[RunEvent]:
         """Follow the run's events to its end, from an offset on: what its models say as they say it, how far its tools
         are, what is asked and decided. Of a run that was not started with `stream` it is told what each model has said
         once it has said it.
 
         Read from the history: no worker is needed, and the run does not notice. Every reader gets the same events under
         the same offsets, during the run or afterwards. One that stopped after an event goes on with its offset + 1.
-        follow: false reads those that there are now.
+        follow: false reads those that there are now. pace_seconds: how long it lets news gather before it asks the
+        server for more; nothing costs the server as much as to be asked for each event by itself.
         Raises RefusedError when there is no such run, or the history of its beginning is no longer kept;
         UnavailableError when the server goes away: read on from where you were.
         """
@@ -289,10 +297,12 @@ class Run:
             run_id, reader = await self._first_execution(), EventReader(self._client.temporal.data_converter)
             while run_id:
                 handle = self._client.temporal.get_workflow_handle(self.id, run_id=run_id)
-                async for event in handle.fetch_history_events(wait_new_event=follow):
-                    for found in await reader.read(event):
-                        if found.offset >= from_offset:
-                            yield found
+                history = handle.fetch_history_events(wait_new_event=follow)
+                async with aclosing(_paced(history, pace_seconds)) as events:
+                    async for event in events:
+                        for found in await reader.read(event):
+                            if found.offset >= from_offset:
+                                yield found
                 run_id, reader = reader.continued_as, reader.after()
 
     async def _first_execution(self) -> str:
@@ -374,3 +384,15 @@ def _made(message: type[P], **fields: Any) -> P:
         raise MisconfiguredError(f"The answer cannot be sent: {problems(error, depth=1)}") from error
     check_travels(made, "The answer")
     return made
+
+
+async def _paced(history: WorkflowHistoryEventAsyncIterator, pace_seconds: float) -> AsyncGenerator[HistoryEvent]:
+    while True:
+        await history.fetch_next_page()
+        page = history.current_page or ()
+        for event in page:
+            yield event
+        if not history.next_page_token:
+            return
+        if len(page) < _FULL_PAGE:  # Else there is more already.
+            await asyncio.sleep(pace_seconds)

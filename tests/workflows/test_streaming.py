@@ -1,12 +1,14 @@
 """A streamed run can be read as it happens, and afterwards: the same events under the same offsets."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import TextPart
+from temporalio.client import WorkflowHistoryEventAsyncIterator
 from temporalio.common import RetryPolicy
 
 from interlock import Interlock, MisconfiguredError, RefusedError, Run, RunEvent, RunFailedError, Settings
@@ -405,3 +407,29 @@ def test_a_tool_outside_of_a_run_may_say_how_far_it_is() -> None:
     plain.tool(look)
 
     assert plain.run_sync("go").output == "Done."
+
+
+async def test_a_reader_with_a_pace_gets_the_same_and_asks_no_more_often(
+    run_app: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(order: str) -> str:
+        return order
+
+    script = scripts.Script(*[[scripts.call("look", f"c{n}", order="A")] for n in range(10)], "done")
+    async with run_app(Interlock([scripts.agent(script, tools=[look])])) as app:
+        run = await app.client.start("support", "go")
+        fetch, asked = WorkflowHistoryEventAsyncIterator.fetch_next_page, 0
+
+        async def counted(self: WorkflowHistoryEventAsyncIterator, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await fetch(self, **options)
+
+        monkeypatch.setattr(WorkflowHistoryEventAsyncIterator, "fetch_next_page", counted)
+        began = time.monotonic()
+        events = [event async for event in run.events(pace_seconds=0.2)]
+        seconds, requests = time.monotonic() - began, asked
+
+        assert requests <= 3 + seconds / 0.2  # One to find the beginning.
+        assert events == await read(run)
+        assert len(of_kind(events, "step_finished")) == 21
