@@ -41,6 +41,7 @@ from asgiref.sync import sync_to_async
 
 __all__ = [
     "ANSWERS_WAKE",
+    "ASKS_AGAIN",
     "DAG",
     "KILLS_ARE_TOLD",
     "AirflowException",
@@ -68,6 +69,9 @@ _IS_3_1 = __version__.startswith("1.1.")  # The SDK's version, which all process
 
 ANSWERS_WAKE = hasattr(_exceptions, "TaskAwaitingInput")
 """Whether an answer to a Required Action wakes its deferred task up by itself, as it does from 3.3 on."""
+
+ASKS_AGAIN = tuple(map(int, __version__.split(".")[:2])) >= (1, 4)
+"""Whether a task can show one request after another: from Airflow 3.4 on, the text of a Required Action follows."""
 
 KILLS_ARE_TOLD = hasattr(BaseTrigger, "on_kill")
 """Whether a trigger is told that somebody has acted on its task, as it is from 3.3 on."""

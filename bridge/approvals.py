@@ -11,17 +11,19 @@ from pydantic import ValidationError
 from temporalio.service import RPCError
 
 from interlock.bridge._airflow import DAG, AirflowSkipException, BaseOperator, started_by_a_task
+from interlock.bridge.asked import Asked
 from interlock.bridge.awaiting import RequestTrigger, Until
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
-from interlock.bridge.form import Answer, BadAnswerError, form_of, send
+from interlock.bridge.form import Answer
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.identity import TaskIdentity
-from interlock.bridge.links import LINKS, links_of
-from interlock.bridge.mirror import APPROVALS_DAG, Asked, start
+from interlock.bridge.links import LINKS, in_form, links_of
+from interlock.bridge.mirror import APPROVALS_DAG, start
 from interlock.bridge.settling import Settled, Standing, standing_of
+from interlock.bridge.showing import show, tell
 from interlock.client import Client
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
-from interlock.contracts.payloads import Json, Receipt
+from interlock.contracts.payloads import Json
 
 T = TypeVar("T")
 _NOTHING = "Nothing was decided here."
@@ -110,8 +112,6 @@ class RequestOperator(BaseOperator):
         self._wait(context, asked)
 
     def _show(self, context: Any, asked: Asked) -> NoReturn:
-        from airflow.sdk.execution_time.hitl import upsert_hitl_detail
-
         try:
             standing = self._do(asked, lambda client: standing_of(client, asked))
         except TemporalUnavailableError as error:
@@ -121,14 +121,8 @@ class RequestOperator(BaseOperator):
             assert standing.settled is not None
             self._skip(asked, standing.settled)
         request = standing.request
-        form = form_of(request, asked, requested_by=standing.requested_by, links=self._links(context, asked))
-        ti_id = context["ti"].id
-        who: dict[str, Any] = {}
-        if asked.assignees:
-            who["assigned_users"] = [{"id": one, "name": one} for one in asked.assignees]
-        upsert_hitl_detail(
-            ti_id=ti_id, options=form.options, subject=form.subject, body=form.body, params=form.params, **who
-        )
+        links = self._links(context, asked)
+        show(context["ti"].id, asked, request, requested_by=standing.requested_by, links=links)
         self.log.info(
             "Request %s of run %s waits for %s since %s.",
             asked.request_id,
@@ -139,18 +133,8 @@ class RequestOperator(BaseOperator):
         self._wait(context, asked)
 
     def _pass_on(self, context: Any, asked: Asked, answer: Answer) -> dict[str, Json]:
-        async def tell(client: Client) -> Standing | Receipt | str:
-            standing = await standing_of(client, asked)
-            if standing.request is None:
-                return standing
-            try:
-                return await send(client.attach(asked.workflow_id), standing.request, answer)
-            except (BadAnswerError, RefusedError, MisconfiguredError) as error:
-                standing = await standing_of(client, asked)
-                return str(error) if standing.request is not None else standing
-
         try:
-            became = self._do(asked, tell)
+            became = self._do(asked, lambda client: tell(client, asked, answer))
         except TemporalUnavailableError as error:
             self.log.warning("%s The answer of %s is passed on once a worker is there.", error, answer.by)
             self._wait(context, asked, "reached", answer)
@@ -210,7 +194,7 @@ class RequestOperator(BaseOperator):
         )
         for link in LINKS:
             context["ti"].xcom_push(key=link.xcom_key, value=self.run_links.get(link.xcom_key, ""))
-        return {link.name: self.run_links[link.xcom_key] for link in LINKS[:2]}
+        return in_form(self.run_links)
 
 
 def _asked(context: Any) -> Asked:

@@ -1,26 +1,24 @@
 """The trigger of a Required Action: waits until it is answered, or settled elsewhere, and closes it then."""
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
-from uuid import UUID
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 from temporalio.service import RPCError
 
-from interlock.bridge._airflow import ANSWERS_WAKE, whole
+from interlock.bridge._airflow import ANSWERS_WAKE
+from interlock.bridge.asked import Asked
 from interlock.bridge.errors import BadTaskError, TemporalUnavailableError
-from interlock.bridge.form import REASON, Answer, closing_option
+from interlock.bridge.form import Answer
 from interlock.bridge.hook import TemporalHook
 from interlock.bridge.killing import finish, is_over, told_of_kills
-from interlock.bridge.mirror import Asked
 from interlock.bridge.progress import PACE_SECONDS
-from interlock.bridge.settling import Settled, settled_of
+from interlock.bridge.settling import TASK_ENDED, settled_of
+from interlock.bridge.showing import answered, close
 from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
 from interlock.contracts.errors import InterlockError, RefusedError
@@ -89,7 +87,7 @@ class RequestTrigger(BaseTrigger):
 
     async def _kill(self) -> None:
         if await is_over(self.task_instance):
-            await self._close(Settled(outcome="not_decided", reason="this task was ended; its run still waits"))
+            await close(self.ti_id, TASK_ENDED)
 
     def _follow(self, client: Client) -> Any:
         async def follow(hint: Callable[[], None]) -> None:
@@ -125,7 +123,7 @@ class RequestTrigger(BaseTrigger):
                     if (now := await self._history(client)) != seen:
                         settled, _ = await settled_of(client, self.asked)
                         if settled is not None:
-                            await self._close(settled)
+                            await close(self.ti_id, settled)
                             return self._event()
                         seen = now
                 except (InterlockError, RPCError) as error:
@@ -182,38 +180,7 @@ class RequestTrigger(BaseTrigger):
         raise AssertionError("unreachable")
 
     async def _answered(self) -> Answer | None:
-        """What a person has answered here; None for nobody."""
-        from airflow.sdk.exceptions import AirflowRuntimeError
-        from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
-
-        try:
-            found = await whole(sync_to_async(get_hitl_detail_content_detail)(ti_id=UUID(self.ti_id)))
-        except AirflowRuntimeError as error:
-            if (error.error.detail or {}).get("status_code") == 404:  # Nothing is shown.
-                return None
-            raise
-        user = found.responded_by_user
-        return Answer.read(
-            {
-                "responded_by_user": {"id": user.id, "name": user.name} if user else None,
-                "chosen_options": list(found.chosen_options or ()),
-                "params_input": found.params_input,
-                "responded_at": found.responded_at,
-            }
-        )
-
-    async def _close(self, settled: Settled) -> None:
-        """Close the Required Action: only a trigger may. It keeps how it was settled, and no name of Airflow's."""
-        from airflow.sdk.execution_time.hitl import update_hitl_detail_response
-
-        with contextlib.suppress(Exception):  # A person was quicker: then the run tells them.
-            await whole(
-                sync_to_async(update_hitl_detail_response)(
-                    ti_id=UUID(self.ti_id),
-                    chosen_options=[closing_option(settled.outcome)],
-                    params_input={REASON: str(settled)},
-                )
-            )
+        return await answered(self.ti_id)
 
     def _event(self, answer: Answer | None = None, **more: Any) -> TriggerEvent:
         payload = {

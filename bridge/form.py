@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 from pydantic import AwareDatetime, Field
 
 from interlock._text import HARMFUL, line, plain
-from interlock.bridge.mirror import Asked
+from interlock.bridge.asked import Asked
 from interlock.contracts.masking import call_label
 from interlock.contracts.payloads import ApprovalRequest, Json, Payload, Receipt
 from interlock.run import Run
 
-REASON, ARGUMENTS, RESULT = "reason", "arguments", "result"
+REASON, ARGUMENTS, RESULT, FORM = "reason", "arguments", "result", "form"
 _COMPLETE, _FAIL = "complete", "fail"  # Beside the verdicts: what is reported of a call that ran outside.
 _COMMENT = "//"
 _LONGEST_NAME = 180
@@ -145,14 +145,21 @@ def form_of(request: ApprovalRequest, asked: Asked, *, requested_by: str, links:
         fields[kind.editable] = _field(text, kind.hint, multiline=True)
     if kind is not _UNKNOWN:
         fields[REASON] = _field("", kind.reason)
+    if asked.form_id:
+        fields[FORM] = _field(asked.form_id, "Which request this answers. Leave it as it is.")
     return Form(
         kind.subject.format(label=label), _body(request, asked, kind, requested_by, links), [*kind.options], fields
     )
 
 
-async def send(run: Run, request: ApprovalRequest, answer: Answer) -> Receipt:
-    """Tell the run what a person has answered. Raises BadAnswerError for an answer that cannot be sent, and what
-    `Run.decide` raises."""
+async def send(run: Run, request: ApprovalRequest, answer: Answer, *, form_id: str = "") -> Receipt:
+    """Tell the run what a person has answered. form_id: of the form that asks for it. Raises BadAnswerError for an
+    answer that cannot be sent, and what `Run.decide` raises."""
+    if form_id and answer.text(FORM) != form_id:
+        raise BadAnswerError(
+            f"The answer is not one to this form, whose field {FORM!r} is {form_id!r}: another request was shown here "
+            "when it was opened. Nothing was decided."
+        )
     kind = _KINDS.get(request.kind, _UNKNOWN)
     verdict: Any = kind.options.get(answer.options[0] if len(answer.options) == 1 else "")
     if not verdict:

@@ -39,6 +39,11 @@ class ApprovalsLink(_StoredLink):
 LINKS = (RunLink(), JournalLink(), ApprovalsLink())
 
 
+def in_form(links: dict[str, str]) -> dict[str, str]:
+    """Of a run's links those that whoever decides about it wants, by their names."""
+    return {link.name: links[link.xcom_key] for link in LINKS[:2]}
+
+
 def links_of(*, ui_url: str, namespace: str, workflow_id: str, run_id: str, conn_id: str) -> dict[str, str]:
     """The addresses of a run's links, by their XCom keys. Empty without the UI's address; the others are Airflow's own.
 

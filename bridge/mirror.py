@@ -1,12 +1,13 @@
-"""Shows what a run asks as Required Actions: each request is a run of its own of the approvals Dag.
+"""Shows what a run asks as Required Actions: one of them on its own task, where Airflow lets a task ask again, and each
+other one by a run of its own of the approvals Dag.
 
-One task instance can show one request only: up to Airflow 3.3 the text of a Required Action never changes.
+One task instance can show one request at a time, and up to Airflow 3.3 its text never changes.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Self
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from temporalio.client import WorkflowExecution
@@ -14,45 +15,19 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from interlock._rpc import quoted
 from interlock.bridge._airflow import start_dag_run
+from interlock.bridge.asked import Asked
 from interlock.bridge.errors import ApprovalsDagError
 from interlock.bridge.outcome import Waited
+from interlock.bridge.settling import standing_of
+from interlock.bridge.showing import show, tell
 from interlock.client import Client
 from interlock.contracts import names
 from interlock.contracts.errors import RefusedError
-from interlock.contracts.payloads import ApprovalRequest, Payload
+from interlock.contracts.payloads import ApprovalRequest, Receipt
 
 APPROVALS_DAG = "interlock_approvals"
 
 _log = structlog.get_logger(logger_name="interlock.run")
-
-
-class Asked(Payload):
-    """Which request a run of the approvals Dag shows: its configuration. The request itself is read from Temporal.
-
-    run_id, digest: of the request. assignees: ids of the Airflow users who may answer; all who may when empty.
-    round: how many times it was asked here. said: why it is asked again.
-    """
-
-    temporal_conn_id: str
-    workflow_id: str
-    run_id: str
-    request_id: str
-    digest: str
-    assignees: tuple[str, ...] = ()
-    round: int = 1
-    said: str = ""
-
-    @property
-    def dag_run_id(self) -> str:
-        """The run of the approvals Dag that shows it. Asking again for the same is the same run."""
-        key = "\0".join((self.workflow_id, self.run_id, self.request_id))
-        words = re.sub(r"[^A-Za-z0-9_.~-]+", ".", f"{self.workflow_id[:150]}.{self.request_id[:40]}")
-        again = f"-{self.round}" if self.round > 1 else ""
-        return f"{words}.{hashlib.sha256(key.encode()).hexdigest()[:12]}{again}"
-
-    def again(self, said: str) -> Self:
-        """The same, to be asked once more. said: why."""
-        return self.model_copy(update={"round": self.round + 1, "said": said})
 
 
 def start(asked: Asked, dag_id: str) -> bool:
@@ -117,8 +92,21 @@ async def _is_below(client: Client, run: WorkflowExecution, workflow_id: str) ->
     return True
 
 
-async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str]) -> Waited:
-    """Have the run's open requests shown that are not yet. Needs a worker. For code of a task."""
+@dataclass(frozen=True)
+class OwnTask:
+    """The task that waits for the run, as a place for a request. links: addresses by their names."""
+
+    ti_id: Any
+    links: Mapping[str, str]
+
+
+async def show_requests(
+    client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str], task: OwnTask | None = None
+) -> Waited:
+    """Have the run's open requests shown that are not yet, one of them on the task, where one is given. Needs a worker.
+    For code of a task."""
+    if waited.answer is not None and task is not None:
+        waited = await _pass_on(client, waited, task)
     requests = await open_requests(client, waited.workflow_id)
     for key, request in requests.items():
         if key in waited.asked:
@@ -130,11 +118,42 @@ async def show_requests(client: Client, waited: Waited, *, dag_id: str, assignee
             request_id=request.request_id,
             digest=request.digest,
             assignees=tuple(assignees),
+            in_place=task is not None and waited.here is None,
         )
-        if start(asked, dag_id):
+        if task is not None and asked.in_place:
+            waited = await _show_here(client, waited, asked, key, task)
+        elif start(asked, dag_id):
             of = "" if request.workflow_id == waited.workflow_id else f" of {request.workflow_id}"
             _log.info(
                 f"Request {request.request_id}{of}, {request.tool}: a Required Action of {dag_id}, {asked.dag_run_id}."
             )
     # Those that are settled need not be known any longer: no other request gets their keys.
     return waited.model_copy(update={"asked": tuple(requests)})
+
+
+async def _show_here(client: Client, waited: Waited, asked: Asked, key: str, task: OwnTask) -> Waited:
+    standing = await standing_of(client, asked)
+    if standing.request is None:
+        _log.info(f"Request {asked.request_id} of run {asked.workflow_id}: {standing.settled}.")
+        return waited
+    show(task.ti_id, asked, standing.request, requested_by=standing.requested_by, links=task.links)
+    _log.info(f"Request {asked.request_id} of run {asked.workflow_id}: a Required Action of this task.")
+    return waited.model_copy(update={"here": asked, "here_key": key})
+
+
+async def _pass_on(client: Client, waited: Waited, task: OwnTask) -> Waited:
+    """Tell the run what a person has answered on the task; ask them again when it is not taken."""
+    asked, answer = waited.here, waited.answer
+    assert asked is not None
+    assert answer is not None
+    became = await tell(client, asked, answer)
+    if isinstance(became, str):
+        _log.info(f"The answer of {answer.by} was not taken, so it is asked again. {became}")
+        said = f"{answer.by} answered: {', '.join(answer.options)}. {became}"
+        return await _show_here(client, waited.without_request(), asked.again(said), waited.here_key, task)
+    if isinstance(became, Receipt):
+        _log.info(f"Request {asked.request_id} of run {asked.workflow_id}: {became.outcome} by {answer.by}.")
+    elif became.settled is not None:  # By an earlier try, which had passed the same answer on, or by others.
+        late = "" if became.settled.by == answer.by else f" The answer of {answer.by} came too late."
+        _log.info(f"Request {asked.request_id} of run {asked.workflow_id}: {became.settled}.{late}")
+    return waited.without_request()

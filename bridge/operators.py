@@ -13,7 +13,7 @@ from temporalio.service import RPCError
 
 from interlock._rpc import server_errors
 from interlock.bridge import lineage, metrics
-from interlock.bridge._airflow import BaseOperator, reschedule
+from interlock.bridge._airflow import ASKS_AGAIN, BaseOperator, reschedule
 from interlock.bridge.endings import Ending, ending_of
 from interlock.bridge.errors import (
     BadTaskError,
@@ -27,8 +27,8 @@ from interlock.bridge.errors import (
 from interlock.bridge.hook import TemporalHook, run_coroutine
 from interlock.bridge.identity import TaskIdentity
 from interlock.bridge.killing import OVER, OnKill, stop_run, stop_run_of_task, task_state
-from interlock.bridge.links import LINKS, links_of
-from interlock.bridge.mirror import APPROVALS_DAG, show_requests
+from interlock.bridge.links import LINKS, in_form, links_of
+from interlock.bridge.mirror import APPROVALS_DAG, OwnTask, show_requests
 from interlock.bridge.outcome import RETURN_VALUE, RUN, XCOM_LIMIT_BYTES, Waited, own_event, run_xcom, xcoms_of
 from interlock.bridge.progress import Progress, log_time
 from interlock.bridge.starting import (
@@ -529,6 +529,8 @@ class AgentWorkflowOperator(_RunOperator):
     approvals: where people are asked. `interlock`: on Interlock's own surfaces, and a link leads there;
     `required_actions`: each request is a Required Action in Airflow, too. That needs the approvals Dag, see the docs.
     approvals_dag_id: its id.
+    approvals_in_place: of `required_actions`: on Airflow 3.4 and later one request at a time is shown on this task
+    itself, to whoever may answer Required Actions of this Dag; the approvals Dag shows what is asked beside it.
     assignees: of `required_actions`: ids of the Airflow users who may answer; everybody who may when empty.
     on_stuck: when a step has failed for good, `fail` the try: the next one runs that step again in place. `wait`: until
     somebody else has it retried. stuck_seconds: how long such a run waits.
@@ -571,6 +573,7 @@ class AgentWorkflowOperator(_RunOperator):
         stream: bool = False,
         approvals: Approvals = "interlock",
         approvals_dag_id: str = APPROVALS_DAG,
+        approvals_in_place: bool = False,
         assignees: Sequence[str] = (),
         on_stuck: OnStuck = "fail",
         stuck_seconds: float = DEFAULT_STUCK_SECONDS,
@@ -593,6 +596,7 @@ class AgentWorkflowOperator(_RunOperator):
         self.stream = stream
         self.approvals = _one_of(Approvals, "approvals", approvals)
         self.approvals_dag_id = approvals_dag_id
+        self.approvals_in_place = approvals_in_place
         if isinstance(assignees, str):
             raise TypeError(f"assignees={assignees!r} is a text; it is a list of the ids of Airflow users.")
         self.assignees = assignees
@@ -640,7 +644,10 @@ class AgentWorkflowOperator(_RunOperator):
                 f"assignees of task {self.task_id!r} is a {type(self.assignees).__name__}; it is a list of the ids of "
                 "Airflow users."
             )
-        return await show_requests(client, waited, dag_id=self.approvals_dag_id, assignees=self.assignees)
+        task = None
+        if self.approvals_in_place and ASKS_AGAIN and self.wait_mode == "defer":  # Only who is deferred is answered.
+            task = OwnTask(context["ti"].id, in_form(self._links(waited)))
+        return await show_requests(client, waited, dag_id=self.approvals_dag_id, assignees=self.assignees, task=task)
 
 
 class TemporalSignalOperator(BaseOperator):

@@ -1,11 +1,13 @@
 """What a task knows of its run while it waits, and what it leaves behind in XComs."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from pydantic import AwareDatetime
 
+from interlock.bridge.asked import Asked
 from interlock.bridge.endings import Ending, xcom_value
+from interlock.bridge.form import Answer
 from interlock.bridge.killing import OnKill
 from interlock.bridge.starting import Begun
 from interlock.contracts.payloads import Json, Payload, Usage
@@ -24,7 +26,8 @@ class Waited(Payload):
     began_at: when this try began to wait. deadline: a wall-clock time, in UTC; null without one.
     told: how many events of the run earlier tries have told in their logs. reused, used: steps and usage by then.
     must_exist: no such run is the end of the waiting. mirrors: requests are shown in Airflow. asked: the keys of
-    those that are, see `open_requests`.
+    those that are, see `open_requests`. here, here_key: the one that the task itself shows, and its key among them.
+    answer: to that one, which the run has not taken yet.
     ends_task: the trigger may end the task when the run has completed. pushes: what the run gives back becomes an XCom.
     """
 
@@ -43,9 +46,16 @@ class Waited(Payload):
     must_exist: bool = True
     mirrors: bool = False
     asked: tuple[str, ...] = ()
+    here: Asked | None = None
+    here_key: str = ""
+    answer: Answer | None = None
     ends_task: bool = False
     pushes: bool = True
     xcom_limit_bytes: int = XCOM_LIMIT_BYTES
+
+    def without_request(self) -> Self:
+        """The same, when the task itself shows nothing any more."""
+        return self.model_copy(update={"here": None, "here_key": "", "answer": None})
 
     @classmethod
     def begun(cls, begun: Begun, *, began_at: datetime, **rest: object) -> "Waited":
@@ -67,9 +77,21 @@ def own_event(waited: dict[str, Any] | None, event: dict[str, Any]) -> tuple[Wai
     SQLite gives a new trigger the id of one that is gone, so the event can be that of another task's trigger, or of an
     earlier one of this task. Then it says nothing but that it is time to look.
     """
+    if waited is not None and "chosen_options" in event:  # Airflow's own: a person has answered on this task.
+        return heard(Waited.model_validate(waited), {"answer": Answer.read(event)}), {"kind": "answered"}
     told = Waited.model_validate(event["waited"])
     own = told if waited is None else Waited.model_validate(waited)
-    return own, event if told == own else {"kind": "begun"}
+    return (heard(own, event), event) if told == own else (own, {"kind": "begun"})
+
+
+def heard(waited: Waited, event: dict[str, Any]) -> Waited:
+    """What a task knows once its trigger has told it of the request that the task itself shows."""
+    if waited.here is None:
+        return waited
+    if event.get("closed"):
+        return waited.without_request()
+    answer = event.get("answer")
+    return waited.model_copy(update={"answer": Answer.model_validate(answer)}) if answer else waited
 
 
 def run_xcom(waited: Waited, ending: Ending | None = None) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from interlock.bridge.mirror import Asked
+from interlock.bridge.asked import Asked
 from interlock.client import Client
 from interlock.contracts.errors import RefusedError, UnavailableError
 from interlock.contracts.payloads import ApprovalRequest, Payload
@@ -21,6 +21,9 @@ class Settled(Payload):
         """In words: `rejected by ann@example.com: It was delivered.`"""
         by = f" by {self.by}" if self.by else ""
         return f"{self.outcome.replace('_', ' ')}{by}{f': {self.reason}' if self.reason else ''}"
+
+
+TASK_ENDED = Settled(outcome="not_decided", reason="this task was ended; its run still waits")
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,14 @@ from interlock.bridge.killing import finish, is_over, stop_run, stop_run_of_task
 from interlock.bridge.mirror import open_requests
 from interlock.bridge.outcome import Waited, xcoms_of
 from interlock.bridge.progress import Progress
+from interlock.bridge.settling import TASK_ENDED, settled_of
+from interlock.bridge.showing import answered, close
 from interlock.bridge.watching import Waiter, Watch, watch_of
 from interlock.client import Client
 from interlock.contracts import names
 from interlock.contracts.errors import InterlockError
 
-Kind = Literal["ended", "stuck", "asked", "timeout", "vanished", "moved"]
+Kind = Literal["ended", "stuck", "asked", "answered", "timeout", "vanished", "moved"]
 
 _LOOKS_EVERY_SECONDS = 60.0  # Without a hint. Only who is followed by itself looks that often.
 _LOOKS_RARELY_SECONDS = 900.0
@@ -41,6 +43,7 @@ _PUSH_SECONDS, _PUSHED_BY_TASKS_SECONDS = 30.0, 60.0
 _LOOKS_AT_TASK_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 0.1  # Airflow closes the log with the event, whether it has read all lines by then or not.
 _SOON = 20  # Looks, a second apart.
+_GOES_ON = ("asked", "answered", "moved")  # Of events: after which the task waits on.
 _CHANGES = ("approval_asked", "stuck", "run_ended")  # Of a run's events: after which a waiting task has to look.
 _LONGEST_PAUSE_SECONDS = 30.0
 _KILL_ATTEMPTS = 120  # For an hour: nobody else ends the run.
@@ -63,6 +66,7 @@ class RunTrigger(BaseTrigger):
         self.waited = Waited.model_validate(waited)
         self._looks_soon = 0
         self._has_worker = False  # Or it has been said that there is none.
+        self._looked_for_answer = False
         self._client_at_hand: Client | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -116,6 +120,7 @@ class RunTrigger(BaseTrigger):
         with contextlib.suppress(InterlockError, RPCError):
             await progress.catch_up()
         await asyncio.sleep(_LAST_WORDS_SECONDS)
+        await self._close_after(event, client)
         await self._until_awaited()
         return event
 
@@ -132,6 +137,8 @@ class RunTrigger(BaseTrigger):
             await asyncio.sleep(_LOOKS_AT_TASK_SECONDS)
 
     async def _kill(self) -> None:
+        if self.waited.here is not None and await is_over(self.task_instance):
+            await close(self._ti_id, TASK_ENDED)
         if self.waited.on_kill == "leave":
             return
         waited, why = self.waited, "Somebody has ended the task in Airflow."
@@ -207,7 +214,39 @@ class RunTrigger(BaseTrigger):
             return float("inf")
         return (self.waited.deadline - datetime.now(UTC)).total_seconds()
 
+    async def _answer(self) -> TriggerEvent | None:
+        """What was answered on the task before this trigger was there: Airflow tells it to nobody else."""
+        if self.waited.here is None or self.waited.answer is not None or self._looked_for_answer:
+            return None
+        try:
+            answer = await answered(self._ti_id)
+        except Exception as error:  # Airflow's own API does not answer: it is looked at again.
+            _log.warning("required_action.unread", error=str(error))
+            return None
+        self._looked_for_answer = True
+        return self._event("answered", answer=answer.model_dump(mode="json")) if answer else None
+
+    async def _close_after(self, event: TriggerEvent, client: Client) -> None:
+        """Close what the task shows when the task is about to end: nobody may answer into the void."""
+        if self.waited.here is None or (isinstance(event.payload, dict) and event.payload.get("kind") in _GOES_ON):
+            return
+        with contextlib.suppress(InterlockError, RPCError):
+            settled, _ = await settled_of(client, self.waited.here)
+            await close(self._ti_id, settled or TASK_ENDED)
+
+    async def _closed(self, client: Client) -> TriggerEvent | None:
+        """The request that the task shows is open no longer: somebody has settled it elsewhere."""
+        assert self.waited.here is not None
+        settled, _ = await settled_of(client, self.waited.here)
+        if settled is None:
+            return None
+        await close(self._ti_id, settled)
+        _log.info(f"Request {self.waited.here.request_id} of run {self.waited.here.workflow_id}: {settled}.")
+        return self._event("asked", closed=True)
+
     async def _look(self, client: Client, watch: Watch) -> TriggerEvent | None:
+        if answer := await self._answer():
+            return answer
         async with watch.turn:
             found = await self._describe(client)
             if found is None:
@@ -227,6 +266,10 @@ class RunTrigger(BaseTrigger):
                 # A server without Interlock's search attributes says nothing of either.
                 own = pending > 0 or not status
                 requests = await open_requests(client, self.waited.workflow_id, own=own)
+            if self.waited.answer is not None:  # A worker is there that can take it.
+                return self._event("asked")
+            if self.waited.here is not None and self.waited.here_key not in requests:
+                return await self._closed(client)
             if not set(requests) <= set(self.waited.asked):
                 return self._event("asked")
         return None
@@ -257,6 +300,10 @@ class RunTrigger(BaseTrigger):
         # Nothing is left for a worker to do: the task need not wait for a slot of its pool.
         metrics.ended(self.task_instance, ending, self.waited)
         return TaskSuccessEvent()
+
+    @property
+    def _ti_id(self) -> str:
+        return str(self.task_instance.id) if self.task_instance is not None else ""
 
     @property
     def _place(self) -> tuple[Any, ...]:
@@ -293,7 +340,7 @@ class RunTrigger(BaseTrigger):
             f"{self.waited.began_at:%H:%M:%S} UTC. It begins when one does: `interlock worker run MODULE:APP`."
         )
 
-    def _event(self, kind: Kind, **more: str) -> TriggerEvent:
+    def _event(self, kind: Kind, **more: Any) -> TriggerEvent:
         payload = {"kind": kind, "waited": self.waited.model_dump(mode="json"), **more}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 

@@ -8,9 +8,9 @@ import pytest
 
 from interlock import Client
 from interlock.bridge import awaiting
+from interlock.bridge.asked import Asked
 from interlock.bridge.awaiting import RequestTrigger
 from interlock.bridge.form import Answer
-from interlock.bridge.mirror import Asked
 from interlock.server import EmbeddedServer
 
 ANSWER = Answer(options=("Approve",), by="airflow:ada")

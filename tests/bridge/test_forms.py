@@ -8,8 +8,8 @@ from pydantic_ai import Tool
 from pydantic_ai.exceptions import CallDeferred
 
 from interlock import Interlock, RefusedError, Run
+from interlock.bridge.asked import Asked
 from interlock.bridge.form import Answer, BadAnswerError, Form, as_text, form_of, send
-from interlock.bridge.mirror import Asked
 from interlock.bridge.settling import settled_of
 from interlock.contracts.payloads import ApprovalRequest
 from interlock.server import EmbeddedServer

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import __version__ as sdk_version
 
 from interlock import Client, Run
-from interlock.bridge.mirror import Asked
+from interlock.bridge.asked import Asked
 from interlock.testing import eventually
 from tests.bridge.agents import script
 from tests.bridge.airflow_api import AirflowAPI, DagRun, Request

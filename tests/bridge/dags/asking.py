@@ -30,5 +30,11 @@ def asking_some() -> None:
     ask(assignees=["olga", "uma"])
 
 
+@dag(params={"prompt": ""})
+def asking_here() -> None:
+    ask(approvals_in_place=True)
+
+
 asking()
 asking_some()
+asking_here()
