@@ -16,10 +16,9 @@ _LARGEST_BYTES = 1_500_000  # What comes with the messages has to fit into the 2
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """What a model call was given. payload: as it goes into the history. is_recorded: in just these words; of a
-    replayed one the history may have others."""
+    """What a model call was given. is_recorded: in just these words; of a replayed one, and of one that goes on from
+    it, the history may have others."""
 
-    payload: Payload
     step: str
     place: str
     activity: str
@@ -34,19 +33,19 @@ class Conversations:
     def __init__(self) -> None:
         self._answered: dict[tuple[str, str], Sent] = {}
 
-    def sent(self, given: object, *, step: str, place: str, activity: str) -> Sent | None:
-        """What a model call is to be given. None when it is to be written as it is."""
+    def sent(self, given: object, *, step: str, place: str, activity: str) -> tuple[Payload, Sent] | None:
+        """What a model call is to be given, as it goes into the history. None when it is to be written as it is."""
         parts = _parts(given)
         if parts is None:
             return None
-        return Sent(
-            payload=_payload(self._following(parts, place) or parts),
+        request = self._following(parts, place) or parts
+        return _payload(request), Sent(
             step=step,
             place=place,
             activity=activity,
             length=len(parts.messages),
             digest=conversation.digest_of(parts.messages),
-            is_recorded=not workflow.unsafe.is_replaying(),
+            is_recorded=not workflow.unsafe.is_replaying() and bool(request.digest or not request.follows),
         )
 
     def answered(self, sent: Sent) -> None:

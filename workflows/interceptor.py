@@ -133,9 +133,11 @@ def _named(input: StartActivityInput, run: AgentWorkflow, call: str) -> str:
 def _without_what_was_said(input: StartActivityInput, run: AgentWorkflow, step: str) -> Sent | None:
     """Write only those of a model call's messages into the history that are new."""
     given = input.args[0] if input.args else None
-    sent = run.conversations.sent(given, step=step, place=place.get(), activity=input.activity)
-    if sent is not None:
-        input.args, input.arg_types = [RawValue(sent.payload), *input.args[1:]], None
+    found = run.conversations.sent(given, step=step, place=place.get(), activity=input.activity)
+    if found is None:
+        return None
+    payload, sent = found
+    input.args, input.arg_types = [RawValue(payload), *input.args[1:]], None
     return sent
 
 

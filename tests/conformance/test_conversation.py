@@ -180,3 +180,24 @@ async def test_a_conversation_of_more_than_a_payload_survives_replays(
         assert (await run.result()).output == "done"
 
     assert script.results() == {f"l{n}": text(f"L-{n}", large) for n in range(TURNS)}
+
+
+async def test_a_conversation_of_more_than_a_payload_is_taken_over_by_another_worker(
+    framework: Framework, server: EmbeddedServer
+) -> None:
+    large = 400_000
+    turns = [[call("look", f"l{n}", f"L-{n}")] for n in range(TURNS)]
+    script = Script(*turns[:4], [call("refund", "r", "R-1", 1.0)], *turns[4:], "done")
+    tools = [Tool(name="look", body=lambda made: text(made.order, large)), Tool(body=look, gated=True)]
+    build = app_of(framework.agent(script, tools=tools))
+    run_app = app_runner(server, 1_000)
+    async with run_app(build) as app:
+        run = await app.client.start("support", "go")
+        await app.requests(run, 1)
+    async with run_app(build, queue=app.client.task_queue) as app:
+        run = app.client.attach(run.id)
+        await run.decide("1", "approve")
+        assert (await run.result()).output == "done"
+
+    looked = {f"l{n}": text(f"L-{n}", large) for n in range(TURNS)}
+    assert script.results() == {**looked, "r": text("R-1")}

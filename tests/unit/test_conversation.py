@@ -110,11 +110,11 @@ async def test_messages_are_put_together_over_any_number_of_calls() -> None:
     assert await read("d", calls) == [1, 2, 3, 4, 5]
 
 
-async def test_they_go_on_from_a_call_that_was_written_before_there_were_references() -> None:
-    first = parts([1, 2], settings={"a": None})
-    plain = Payload(metadata={"encoding": b"json/plain"}, data=first.data())
+@pytest.mark.parametrize("data", [{"messages": [1, 2], "settings": {"input": [0]}}, {"model": None, "input": [1, 2]}])
+async def test_they_go_on_from_a_call_that_was_written_before_there_were_references(data: dict[str, Any]) -> None:
+    plain = Payload(metadata={"encoding": b"json/plain"}, data=to_json(data))
 
-    assert await read("b", {"a": plain, "b": payload(follower(first, [3], "a", digest=""))}) == [1, 2, 3]
+    assert await read("b", {"a": plain, "b": payload(follower(parts([1, 2]), [3], "a", digest=""))}) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

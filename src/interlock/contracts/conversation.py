@@ -53,12 +53,14 @@ def emptied(field: str, data: bytes) -> Request | None:
 def read(data: bytes, length: int | None) -> Request | None:
     """The parts of a stored input. length: as its metadata have it; None reads the plain form that has none. Returns
     None for what is no input of a model call."""
+    if length is None:
+        given = from_json(data)
+        lists = (given[field] for field in FIELDS if isinstance(given.get(field), list))
+        messages = next(lists, None)
+        return None if messages is None else Request(b"", to_json(messages), b"")
     head = next((head for head in map(_head, FIELDS) if data.startswith(head)), None)
     if head is None:
         return None
-    if length is None:
-        messages = from_json(data)[head[2:-2].decode()]
-        return Request(head, to_json(messages), b"") if isinstance(messages, list) else None
     if data[len(head) : len(head) + 1] != b"{":
         return Request(head, data[len(head) : len(head) + length], data[len(head) + length :])
     # No text of ours can hold this: its quotes would be escaped.
