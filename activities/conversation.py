@@ -74,7 +74,7 @@ class WholeRequests(Interceptor):
                 before = _all_messages(stored, request.follows)
             if request.digest and conversation.digest_of(before) != request.digest:
                 raise _lost(request.follows, "has other messages than it was given")
-            messages = conversation.joined(before, messages)
+            messages = conversation.joined([before, messages])
         self._keep(run_id, step, messages, instead_of=request.follows)
         if not request.follows:
             return payload
@@ -103,19 +103,14 @@ class _Inbound(ActivityInboundInterceptor):
 
 def _all_messages(stored: Mapping[str, Payload], step: str) -> bytes:
     """The messages of a call of the run, from what the history has of its calls."""
-    pieces: list[bytes] = []
-    while True:
-        request = _request(stored[step], plain=True) if step in stored else None
+    left, pieces = dict(stored), list[bytes]()
+    while step:
+        request = _request(left.pop(step), plain=True) if step in left else None
         if request is None:
             raise _lost(step, "is not in the history")
         pieces.append(request.messages)
-        if not request.follows:
-            break
         step = request.follows
-    messages = pieces.pop()
-    for piece in reversed(pieces):
-        messages = conversation.joined(messages, piece)
-    return messages
+    return conversation.joined(reversed(pieces))
 
 
 def _request(payload: Payload, *, plain: bool = False) -> Request | None:

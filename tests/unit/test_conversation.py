@@ -50,7 +50,7 @@ def test_what_comes_after_a_list_is_found_and_joined_again(then: list[Any]) -> N
     found = conversation.rest(all_of_it, len(text), conversation.digest_of(text))
 
     assert found == to_json(then)
-    assert conversation.joined(text, found) == all_of_it
+    assert conversation.joined([text, found]) == all_of_it
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,8 @@ async def test_they_go_on_from_a_call_that_was_written_before_there_were_referen
 
 
 @pytest.mark.parametrize(
-    ("follows", "digest", "why"), [("x", None, "is not in the history"), ("a", "0a", "has other messages")]
+    ("follows", "digest", "why"),
+    [("x", None, "is not in the history"), ("b", "", "is not in the history"), ("a", "0a", "has other messages")],
 )
 async def test_what_is_not_as_it_was_written_is_refused(follows: str, digest: str | None, why: str) -> None:
     first = parts([1, 2])

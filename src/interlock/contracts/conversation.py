@@ -10,6 +10,7 @@ nobody has to parse what it does not change. Whoever does not know this form ref
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,9 +70,9 @@ def read(data: bytes, length: int | None) -> Request | None:
     return Request(head, data[at : at + length], data[at + length + 1 :], told["follows"], told["digest"] or "")
 
 
-def joined(before: bytes, then: bytes) -> bytes:
-    """A list, as JSON, and what comes after it."""
-    return before if then == _EMPTY else before[:-1] + b"," + then[1:]
+def joined(lists: Iterable[bytes]) -> bytes:
+    """One list of all that is in these, each as JSON."""
+    return b"[" + b",".join(one[1:-1] for one in lists if one != _EMPTY) + b"]"
 
 
 def rest(messages: bytes, length: int, digest: str) -> bytes | None:
