@@ -53,6 +53,10 @@ class Conversations:
         cancelled in the task which began it is not."""
         self._answered[sent.place, sent.activity] = sent
 
+    def forget(self, place: str) -> None:
+        """Have the next call there be written whole: the history does not have what this one was to go on from."""
+        self._answered = {key: one for key, one in self._answered.items() if one.place != place}
+
     def _following(self, parts: Request, place: str) -> Request | None:
         """The shortest that can be said: after the call that was given the most of these messages."""
         here = [one for (at, _), one in self._answered.items() if at == place]

@@ -142,8 +142,13 @@ def _without_what_was_said(input: StartActivityInput, run: AgentWorkflow, step: 
 
 
 def _answered(run: AgentWorkflow, sent: Sent, done: "asyncio.Future[object]") -> None:
-    if not done.cancelled() and done.exception() is None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
         run.conversations.answered(sent)
+    elif getattr(error.__cause__, "type", "") == names.CONVERSATION_LOST:
+        run.conversations.forget(sent.place)
 
 
 def _readable(given: object) -> dict[str, object]:

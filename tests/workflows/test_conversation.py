@@ -11,7 +11,12 @@ from pydantic_ai.durable_exec._utils import DurableModel
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import ModelRequestContext
 
-from interlock import Interlock
+from interlock import Interlock, Settings
+from interlock.activities import conversation as kept
+from interlock.contracts import names
+from interlock.histories import StoredHistories
+from interlock.server import EmbeddedServer
+from interlock.testing import running
 from interlock.workflows import conversation
 from tests.conftest import Running
 from tests.workflows.scripts import Script, agent, call
@@ -75,3 +80,24 @@ async def test_a_conversation_that_a_hook_shortens_is_told_as_it_is(run_app: Run
 
     assert [len(messages) for messages in seen] == [1, 3, 3, 3, 3]
     assert [part.content for part in seen[-1][-1].parts if hasattr(part, "content")] == ["3" * 500]
+
+
+async def test_a_call_whose_conversation_is_lost_is_written_whole_when_it_is_retried(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(self: StoredHistories, workflow_id: str, run_id: str) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(kept, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(StoredHistories, "model_calls", nothing)
+    script = Script(*TURNS, "done")
+    app = Interlock([agent(script, tools=[look])], settings=Settings(stuck_seconds=60))
+    async with running(app, server) as at_work:
+        run = await at_work.client.start("support", "go", stuck_seconds=60)
+        await at_work.state(run, lambda state: bool(state.stuck))
+        assert [one.error_type for one in (await run.state()).stuck] == [names.CONVERSATION_LOST]
+        monkeypatch.setattr(kept, "_KEPT_BYTES", 1_000_000)  # The history stays as it is.
+        await run.retry()
+        assert (await run.result()).output == "done"
+
+    assert script.results() == {f"c{n}": f"{n}" * 500 for n in range(4)}
