@@ -122,7 +122,8 @@ def _request(payload: Payload, *, plain: bool = False) -> Request | None:
 
 def _lost(step: str, why: str) -> ApplicationError:
     return ApplicationError(
-        f"This model call goes on from step {step!r} of its run, which {why}. Reset the run to before it, or fork it.",
+        f"This model call goes on from step {step!r} of its run, which {why}. Retry the run: the call is then written "
+        "whole.",
         type=names.CONVERSATION_LOST,
         non_retryable=True,
     )
