@@ -4,6 +4,7 @@ import uuid
 from signal import SIGKILL
 
 import pytest
+from airflow.sdk import __version__ as sdk_version
 
 from interlock import Client
 from tests.bridge.agents import script
@@ -62,6 +63,9 @@ async def test_a_changed_input_is_never_taken_in_silence(airflow: AirflowAPI, st
     await it.run.cancel()
 
 
+@pytest.mark.skipif(
+    sdk_version.startswith(("1.1.", "1.2.")), reason="Before Airflow 3.3 a task keeps nothing from one try to the next"
+)
 async def test_a_run_is_not_left_for_another_one_when_its_id_changes(airflow: AirflowAPI, stack: Stack) -> None:
     it = await Handling.begin(airflow, stack, "agents_moving", script([("wait", {"gate": "never"})]))
     await it.until("deferred")
