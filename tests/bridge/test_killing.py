@@ -19,6 +19,7 @@ TASK = TaskIdentity("tickets", "manual__1", "handle", -1, try_number=1, clears=0
         (TASK, False, True),  # Its run was started over meanwhile.
         (replace(TASK, run_id="manual__2"), False, False),  # The next Dag run's, which has the same business key.
         (replace(TASK, run_id="manual__2"), True, True),  # By `on_new_dag_run="attach"`.
+        (replace(TASK, dag_id="other"), True, False),
         (replace(TASK, task_id="other"), True, False),
         (replace(TASK, map_index=1), True, False),
         (None, True, False),
