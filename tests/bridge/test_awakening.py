@@ -88,9 +88,11 @@ async def test_a_deadline_that_passes_while_temporal_is_away_wakes_the_task_up(m
     assert [event.payload["kind"] for event in events] == ["timeout"]
 
 
-@pytest.mark.parametrize("state", ["failed", None], ids=["marked", "deleted"])
-async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_connection_is_gone(
-    state: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "has_client"), [("failed", True), (None, False)], ids=["marked", "deleted before it had a client"]
+)
+async def test_a_run_ends_with_its_task_also_when_temporal_was_away(
+    state: str | None, has_client: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = lasting_port()
     server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
@@ -103,11 +105,12 @@ async def test_a_run_ends_with_its_task_also_when_temporal_was_away_and_the_conn
     trigger: Any = RunTrigger(waited.model_dump(mode="json"))
     trigger.task_instance = TASK
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Airflow(state), raising=False)
-    waiting = asyncio.create_task(first_event(trigger))
     try:
-        await until_waiting((await TemporalHook("there").client()).temporal)
-        waiting.cancel()
-        monkeypatch.delenv("AIRFLOW_CONN_THERE")
+        if has_client:
+            waiting = asyncio.create_task(first_event(trigger))
+            await until_waiting((await TemporalHook("there").client()).temporal)
+            waiting.cancel()
+            monkeypatch.delenv("AIRFLOW_CONN_THERE")  # The client that it has is as good.
         server.process.kill()
         await server.process.wait()
         killing = asyncio.create_task(trigger.on_kill())

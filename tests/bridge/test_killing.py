@@ -32,10 +32,11 @@ async def test_a_task_that_is_ended_ends_its_own_run(
     memo = Note.by(starter, {}).memo() if starter else {}
     handle = await client.temporal.start_workflow("Nobody", id="ticket-killed", task_queue="nobody", memo=memo)
     run_id = (handle.first_execution_run_id or "") if waits_for_it else "of-before"
+    stop = stop_run_of_task("ticket-killed", "cancel", "marked", of=TASK, run_id=run_id)
     try:
-        stop = stop_run_of_task("ticket-killed", "cancel", "marked", of=TASK, run_id=run_id)
         assert await stop(client) is stopped
         asked = (await handle.describe()).raw_description.workflow_execution_info.history_length
         assert asked == (3 if stopped else 2)
     finally:
         await handle.terminate()
+    assert await stop(client) is False  # One that has ended already.
