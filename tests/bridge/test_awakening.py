@@ -183,13 +183,17 @@ async def test_a_task_that_waits_in_its_process_does_so_any_number_of_times(
         identity = replace(TASK, task_id="often")
         ti = SimpleNamespace(**asdict(identity), task=task, id="", xcom_push=lambda **_: None)
         waiting = asyncio.create_task(asyncio.to_thread(task.execute, {"ti": ti}))
-        for number in range(1, 4):
+        try:
+            for number in range(1, 4):
 
-            async def is_shown(shown: int = number) -> bool:
-                return len(airflow.depths) == shown
+                async def is_shown(shown: int = number) -> bool:
+                    return len(airflow.depths) == shown
 
-            await eventually(is_shown)
-            await app.client.attach(identity.workflow_id).decide(str(number), "approve", by="ann@example.com")
+                await eventually(is_shown)
+                await app.client.attach(identity.workflow_id).decide(str(number), "approve", by="ann@example.com")
 
-        assert await waiting == "done"
+            assert await waiting == "done"
+        except BaseException:  # Else its thread waits for ever, and with it the process of the tests.
+            await app.client.temporal.get_workflow_handle(identity.workflow_id).terminate()
+            raise
     assert airflow.depths[1] == airflow.depths[2]
