@@ -32,7 +32,7 @@ check: env
 versions: env
 	$(PY) -m tests.openai_agents.ends $(ARGS)
 
-# The tests of the bridge with the oldest release of Airflow that pyproject.toml allows, about ten minutes.
+# The tests of the bridge with the oldest release of Airflow that pyproject.toml allows, ten to fifteen minutes.
 airflow-versions: env
 	$(PY) -m tests.bridge.oldest $(ARGS)
 
