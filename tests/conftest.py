@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # A run whose step fails for good ends at once, except in the tests that are about stuck runs.
 os.environ["INTERLOCK_STUCK_SECONDS"] = "0"
 
-_BRIDGE = Path(__file__).parent / "bridge"
+# Those that share one Airflow, and need it alone now and then, would otherwise wait for each other in all processes at
+# the end. Those of the command line list what is on the server, and most others leave open runs there.
+_ORDER = [Path(__file__).parent / name for name in ("bridge", "unit", "acceptance")]
 
 Running = Callable[[Interlock], AbstractAsyncContextManager[RunningApp]]
 
@@ -58,9 +60,8 @@ async def openai_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator["OpenAIAP
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that share one Airflow: those that need it alone would otherwise wait for each other in all
-    processes at the end."""
-    items.sort(key=lambda item: _BRIDGE not in item.path.parents)
+    """See `_ORDER`: others come after them."""
+    items.sort(key=lambda item: [folder not in item.path.parents for folder in _ORDER])
 
 
 @pytest.hookimpl(wrapper=True)
