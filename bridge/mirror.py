@@ -101,11 +101,13 @@ class OwnTask:
 
 
 async def show_requests(
-    client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str], task: OwnTask | None = None
+    client: Client, waited: Waited, *, dag_id: str, assignees: Sequence[str], task: OwnTask, in_place: bool
 ) -> Waited:
-    """Have the run's open requests shown that are not yet, one of them on the task, where one is given. Needs a worker.
-    For code of a task."""
-    if waited.answer is not None and task is not None:
+    """Have the run's open requests shown that are not yet. Needs a worker. For code of a task.
+
+    task: whose code this is. in_place: one of them is shown on it; what it shows already is answered there either way.
+    """
+    if waited.answer is not None:
         waited = await _pass_on(client, waited, task)
     requests = await open_requests(client, waited.workflow_id)
     for key, request in requests.items():
@@ -118,9 +120,9 @@ async def show_requests(
             request_id=request.request_id,
             digest=request.digest,
             assignees=tuple(assignees),
-            in_place=task is not None and waited.here is None,
+            in_place=in_place and waited.here is None,
         )
-        if task is not None and asked.in_place:
+        if asked.in_place:
             waited = await _show_here(client, waited, asked, key, task)
         elif start(asked, dag_id):
             of = "" if request.workflow_id == waited.workflow_id else f" of {request.workflow_id}"

@@ -644,10 +644,15 @@ class AgentWorkflowOperator(_RunOperator):
                 f"assignees of task {self.task_id!r} is a {type(self.assignees).__name__}; it is a list of the ids of "
                 "Airflow users."
             )
-        task = None
-        if self.approvals_in_place and ASKS_AGAIN and self.wait_mode == "defer":  # Only who is deferred is answered.
-            task = OwnTask(context["ti"].id, in_form(self._links(waited)))
-        return await show_requests(client, waited, dag_id=self.approvals_dag_id, assignees=self.assignees, task=task)
+        return await show_requests(
+            client,
+            waited,
+            dag_id=self.approvals_dag_id,
+            assignees=self.assignees,
+            task=OwnTask(context["ti"].id, in_form(self._links(waited))),
+            # Only a task that is deferred can be answered.
+            in_place=self.approvals_in_place and ASKS_AGAIN and self.wait_mode == "defer",
+        )
 
 
 class TemporalSignalOperator(BaseOperator):

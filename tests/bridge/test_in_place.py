@@ -61,8 +61,9 @@ def answer(asked: Asked, *, form_id: str | None = None, option: str = "Approve")
     return Answer(options=(option,), by="airflow:olga", values={"form": form_id or asked.form_id})
 
 
-async def shown(client: Client, waited: Waited) -> Waited:
-    return await show_requests(client, waited, dag_id="approvals", assignees=("olga",), task=OwnTask("ti", {}))
+async def shown(client: Client, waited: Waited, *, in_place: bool = True) -> Waited:
+    task = OwnTask("ti", {})
+    return await show_requests(client, waited, dag_id="approvals", assignees=("olga",), task=task, in_place=in_place)
 
 
 def waits(server: EmbeddedServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> Waited:
@@ -136,6 +137,22 @@ async def test_an_answer_to_another_form_is_asked_for_again(
         assert [one.request_id for one in await run.approvals()] == ["1"]
         await shown(app.client, waited.model_copy(update={"answer": answer(place.here[2])}))
         await run.result()
+
+
+async def test_an_answer_is_passed_on_where_the_dag_no_longer_wants_them_on_the_task(
+    server: EmbeddedServer, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(support(["A"], ["B"]), server) as app:
+        run = await asks(app, "A")
+        waited = await shown(app.client, waits(server, run, monkeypatch))
+
+        waited = await shown(app.client, waited.model_copy(update={"answer": answer(place.here[0])}), in_place=False)
+        assert waited.here is None
+        assert waited.answer is None
+        await app.requests(run, 1)
+        await shown(app.client, waited, in_place=False)
+        assert ([one.request_id for one in place.here], [one.request_id for one in place.elsewhere]) == (["1"], ["2"])
+        await run.cancel()
 
 
 async def first_event(waited: Waited, monkeypatch: pytest.MonkeyPatch, *, said: Answer | None = None) -> Any:
