@@ -1,7 +1,8 @@
 """One real server for each test process; every test has a task queue of its own."""
 
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,19 @@ os.environ["INTERLOCK_STUCK_SECONDS"] = "0"
 _ORDER = [Path(__file__).parent / name for name in ("bridge", "unit", "acceptance")]
 
 Running = Callable[[Interlock], AbstractAsyncContextManager[RunningApp]]
+
+
+@pytest.fixture(autouse=True)
+def _log_goes_where_it_went() -> Iterator[None]:
+    """A command that is run in the test's process sends the log to a stream that is closed with the test."""
+    levels = {logger: logger.level for logger in (logging.root, logging.getLogger("temporalio.core"))}
+    handlers = list(logging.root.handlers)
+    yield
+    for handler in logging.root.handlers[:]:
+        if handler not in handlers:
+            logging.root.removeHandler(handler)
+    for logger, level in levels.items():
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -206,16 +206,11 @@ def test_a_log_line_carries_its_facts_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
-    before = logging.root.level, logging.getLogger("temporalio.core").level
+    log_to_stderr(verbose=False)
     try:
-        log_to_stderr(verbose=False)
-        try:
-            raise ValueError("a\nb")
-        except ValueError:
-            logging.getLogger("interlock.worker").warning("tool.blocked", extra={"tool": "refund"}, exc_info=True)
-    finally:
-        logging.root.setLevel(before[0])
-        logging.getLogger("temporalio.core").setLevel(before[1])
+        raise ValueError("a\nb")
+    except ValueError:
+        logging.getLogger("interlock.worker").warning("tool.blocked", extra={"tool": "refund"}, exc_info=True)
 
     said = capsys.readouterr().err
     assert said.endswith("WARNING tool.blocked tool=refund (ValueError: a b)\n")
@@ -228,15 +223,10 @@ def test_a_question_that_a_run_cannot_answer_is_one_short_line(
     log = SimpleNamespace(message="Failing legacy query request", fields={"run_id": "r1", "failure": failure})
     core = logging.getLogger("temporalio.core")
     monkeypatch.setattr(logging.root, "handlers", [])
-    before = logging.root.level, core.level
-    try:
-        log_to_stderr(verbose=False)
-        for fields in (log.fields, dict(reversed(log.fields.items()))):
-            log.fields = fields
-            core.warning("%s %s", log.message, log.fields, extra={"temporal_log": log})
-    finally:
-        logging.root.setLevel(before[0])
-        core.setLevel(before[1])
+    log_to_stderr(verbose=False)
+    for fields in (log.fields, dict(reversed(log.fields.items()))):
+        log.fields = fields
+        core.warning("%s %s", log.message, log.fields, extra={"temporal_log": log})
 
     said = capsys.readouterr().err
     assert said.count("\n") == 1
