@@ -36,6 +36,9 @@ _PENDING = tuple(
     f"_pending_{kind}"
     for kind in ("timers", "activities", "child_workflows", "nexus_operations", "external_signals", "external_cancels")
 )
+_LATE = Told(
+    names.RUN_BLOCKED, f"{names.DEADLOCK} The run is still at work in a thread that has taken longer than 2 s."
+)
 _OWN = (names.AGENT_WORKFLOW, names.SESSION_WORKFLOW)
 _logger = logging.getLogger("interlock.worker")
 
@@ -70,25 +73,32 @@ class _Guarded(WorkflowInstance):
         self._replayer = replayer
         self._lock = threading.Lock()
         self._at_work = False
+        self._evicted = False
         self._eviction: WorkflowActivation | None = None
         watch.cached.add(self)
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        if _evicts(act):
-            with self._lock:
-                if self._at_work:  # In a thread that has not come back; there the run is taken apart when it does.
+        # One thread at a time. The SDK may send the next one, a question say, while a thread that has taken too long is
+        # not back yet; and may begin with one only after it was given up.
+        with self._lock:
+            if self._at_work or self._evicted:
+                if not _evicts(act):
+                    return _failed(_LATE)
+                if self._at_work:  # In that thread the run is taken apart when it is back.
                     self._eviction = act
-                    return _done()
+                return _done()
+            self._evicted = _evicts(act)
+            self._at_work = not self._evicted
+        if self._evicted:
             return self._evict(act)
-        self._at_work = True
         try:
             return self._activate(act)
         finally:
             with self._lock:
                 self._at_work = False
-                eviction = self._eviction
-            if eviction is not None:
-                self._evict(eviction)
+                self._evicted = self._eviction is not None
+            if self._eviction is not None:
+                self._evict(self._eviction)
 
     def _activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         if (inputs := _inputs(act)) > 1:  # More than the class takes: it could not even be made.

@@ -19,6 +19,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from interlock.contracts import names
 from interlock.contracts.errors import MisconfiguredError, RefusedError, UnavailableError
 from interlock.contracts.payloads import Payload
 
@@ -93,6 +94,11 @@ def server_errors(workflow_id: str, *, run_id: str | None = None) -> Iterator[No
             raise UnavailableError(f"The Temporal server does not answer: {error.message}") from error
         raise MisconfiguredError(f"The Temporal server refused the request: {error.message}") from error
     except WorkflowQueryFailedError as error:
+        if error.message.startswith(names.DEADLOCK):
+            raise UnavailableError(
+                f"The worker that was asked for run {workflow_id!r} had no answer within Temporal's limit of 2 s: it "
+                "is too busy, or code of the run holds it; then its log says `run.blocked` and where. Ask again."
+            ) from error
         raise RefusedError(f"Run {workflow_id!r} could not be asked: {error.message}") from error
 
 

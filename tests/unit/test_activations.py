@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from interlock._activations import ActivationThreads, ActivationWatch
+from interlock._activations import ActivationThreads, ActivationWatch, _Guarded
 
 LIMIT = 0.4
 SLOW = 1.2 * LIMIT
@@ -134,3 +136,56 @@ def test_what_a_stopped_worker_leaves_in_its_cache_is_taken_apart_in_a_thread_fo
 
     assert [act.jobs[0].HasField("remove_from_cache") for act in run.given] == [True]
     assert run.thread not in (0, threading.get_ident())
+
+
+class Slow:
+    """A run whose activations last until they are told to end; `order` says which was begun and which was over."""
+
+    _object = None
+
+    def __init__(self) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+        self.order: list[str] = []
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        kind = "eviction" if act.jobs else "step"
+        self.order.append(f"{kind} begins")
+        self.begun.set()
+        assert act.jobs or self.end.wait(10)
+        self.order.append(f"{kind} ends")
+        completion = WorkflowActivationCompletion()
+        completion.successful.SetInParent()
+        return completion
+
+    def get_info(self) -> SimpleNamespace:
+        return SimpleNamespace(workflow_id="support-1")
+
+
+def test_a_run_is_in_one_thread_at_a_time_and_taken_apart_when_that_is_back(watch: ActivationWatch) -> None:
+    assert watch.threads is not None
+    inner = Slow()
+    run = _Guarded(inner, watch, replayer=True)  # type: ignore[arg-type]
+    step = watch.threads.submit(run.activate, activation())
+    assert inner.begun.wait(10)
+
+    asked = watch.threads.submit(run.activate, activation()).result(timeout=10)
+    evicted = watch.threads.submit(run.activate, activation(evicts=True)).result(timeout=10)
+    assert inner.order == ["step begins"]
+    inner.end.set()
+    step.result(timeout=10)
+
+    assert asked.failed.failure.message.startswith("[TMPRL1101]")
+    assert evicted.HasField("successful")
+    assert inner.order == ["step begins", "step ends", "eviction begins", "eviction ends"]
+
+
+def test_a_step_that_begins_after_its_run_was_taken_apart_does_nothing(watch: ActivationWatch) -> None:
+    inner = Slow()
+    run = _Guarded(inner, watch, replayer=True)  # type: ignore[arg-type]
+    run.activate(activation(evicts=True))
+
+    late = run.activate(activation())
+    run.activate(activation(evicts=True))
+
+    assert late.HasField("failed")
+    assert inner.order == ["eviction begins", "eviction ends"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pydantic import AfterValidator
 from pydantic_ai import Tool
 from pydantic_ai.capabilities import AbstractCapability
 
-from interlock import Interlock, Run, RunFailedError
+from interlock import Interlock, Run, RunFailedError, UnavailableError
 from interlock.server import EmbeddedServer
 from interlock.settings import Settings
 from interlock.testing import RunningApp, eventually, running
@@ -185,6 +186,8 @@ def computes() -> None:
         pass
 
 
+# The thread is interrupted wherever it is, and that may be where it reads a file for a traceback.
+@pytest.mark.filterwarnings("ignore:(?s).*FileIO:pytest.PytestUnraisableExceptionWarning")
 async def test_a_run_that_holds_its_thread_ends_when_it_does_so_again(server: EmbeddedServer) -> None:
     blocking = [agent(Script("done"), name=do.__name__, capabilities=[before_request(do)]) for do in (sleeps, computes)]
     async with running(Interlock(blocking), server) as app:
@@ -206,6 +209,25 @@ async def test_a_run_that_holds_its_thread_once_goes_on(server: EmbeddedServer) 
 
     async with running(hooked(once), server) as app:
         assert (await (await app.client.start("support", "go")).result()).output == "done"
+
+
+async def test_a_worker_that_is_too_busy_to_be_asked_may_be_asked_again(server: EmbeddedServer) -> None:
+    slow = threading.Event()
+
+    def while_busy() -> None:
+        if slow.is_set():
+            sleeps()
+
+    async with running(hooked(while_busy), server, max_cached_workflows=0) as app:
+        run = await app.client.start("support", "go")
+        await run.result()
+        slow.set()  # For an answer the worker goes through the history.
+        with pytest.raises(UnavailableError, match=r"had no answer within Temporal's limit of 2 s.*Ask again"):
+            await run.state()
+        slow.clear()
+        state = await run.state()
+
+    assert state.requests == []
 
 
 def filler(size: int) -> Tool[Any]:

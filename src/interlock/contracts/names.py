@@ -101,6 +101,9 @@ APPROVAL_TIMED_OUT: Final = "ApprovalTimeoutError"
 OUTPUT_REJECTED: Final = "OutputRejectedError"
 REVIEW_ROUNDS_USED_UP: Final = "ReviewRoundsUsedUpError"
 
+DEADLOCK: Final = "[TMPRL1101]"
+"""Temporal's own word, with which the failure of a workflow task begins that took longer than 2 s."""
+
 # Types of the failures of sessions. The first is no failure: a turn that waits for the ones before it.
 TURN_NOT_YET: Final = "TurnNotYet"
 SESSION_FULL: Final = "SessionFullError"

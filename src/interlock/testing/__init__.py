@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from interlock.app import Interlock
 from interlock.client import Client
+from interlock.contracts.errors import UnavailableError
 from interlock.contracts.payloads import ApprovalRequest, RunState
 from interlock.run import Run
 from interlock.server import EmbeddedServer
@@ -44,7 +45,10 @@ class RunningApp:
             before, seen = seen, await run.resting()
             if seen is None or seen != before:
                 return None
-            state = await run.state()
+            try:
+                state = await run.state()
+            except UnavailableError:  # Of a worker that is there, on a busy machine.
+                return None
             return state if holds(state) else None
 
         state: RunState = await eventually(asked, every_seconds=0.04)
