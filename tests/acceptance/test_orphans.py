@@ -55,7 +55,7 @@ async def test_what_a_killed_dev_has_started_ends(tmp_path: Path) -> None:
     async def serves() -> bool:
         return "Worker for support" in log.read_text()
 
-    await eventually(serves, within_seconds=60)
+    await eventually(serves)
     started = children(dev.pid)
     assert len(started) >= 2
     dev.kill()
@@ -64,4 +64,4 @@ async def test_what_a_killed_dev_has_started_ends(tmp_path: Path) -> None:
     async def all_ended() -> bool:
         return not any(is_there(pid) for pid in started)
 
-    await eventually(all_ended, within_seconds=30)
+    await eventually(all_ended)

@@ -68,6 +68,6 @@ async def test_dev_says_of_a_finished_run_that_it_does_not_do_the_same_again(tmp
         async def reported() -> bool:
             return log.read_text().count(report.splitlines()[-1]) == 2
 
-        await eventually(reported, within_seconds=30)
+        await eventually(reported)
         assert report in log.read_text()
         assert "Run hello-2 does not do the same when it is replayed." in log.read_text()

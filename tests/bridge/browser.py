@@ -60,7 +60,7 @@ class Page:
             async def is_up() -> bool:
                 return told.exists() and told.read_text().count("\n") > 0
 
-            await eventually(is_up, within_seconds=60)
+            await eventually(is_up)
             port, path = told.read_text().split()
             async with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as connection:
                 page = cls(connection)

@@ -25,7 +25,7 @@ async def test_every_way_to_wait_means_the_same(airflow: AirflowAPI, stack: Stac
     async def handled(dag_id: str) -> dict[str, Any]:
         it = await Handling.begin(airflow, stack, dag_id, prompt)
         request_id = await it.request_id()
-        while_waiting = await eventually(it.links, within_seconds=60)
+        while_waiting = await eventually(it.links)
         await it.run.decide(request_id, "approve", by="vera")
         assert await it.until_ended() == "success"
 

@@ -107,7 +107,7 @@ async def test_a_task_process_that_dies_has_started_one_run(airflow: AirflowAPI,
         async def process() -> list[int]:
             return await stack.task_processes(it.task)
 
-        pids = await eventually(process, within_seconds=60)
+        pids = await eventually(process)
         await asyncio.sleep(moment)
         send(pids, SIGKILL)
         return it

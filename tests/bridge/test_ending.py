@@ -118,9 +118,9 @@ async def test_marked_before_it_has_started_its_run_a_task_leaves_none(
 
     await eventually(is_called, within_seconds=150)
     await it.task.mark("failed")
-    await eventually(is_asked_to_end, within_seconds=60)
+    await eventually(is_asked_to_end)
     gate.touch()  # From here on it has five seconds, in which it starts its run.
-    await eventually(is_gone, within_seconds=60)
+    await eventually(is_gone)
 
     query = f"WorkflowId = '{it.run.id}' AND ExecutionStatus = 'Running'"
 
@@ -128,7 +128,7 @@ async def test_marked_before_it_has_started_its_run_a_task_leaves_none(
         return not (await it.client.temporal.count_workflows(query)).count
 
     try:
-        await eventually(none_is_open, within_seconds=20)
+        await eventually(none_is_open)
     finally:
         stack.open_gate(tmp_path.name)
     assert await it.task.state() == "failed"

@@ -221,7 +221,7 @@ async def test_a_marked_task_comes_back_when_cleared_and_its_answer_outlives_wha
         async def process() -> list[int]:
             return await stack.task_processes(request.task)
 
-        send(await eventually(process, within_seconds=60), SIGKILL)
+        send(await eventually(process), SIGKILL)
         await request.task.until("deferred", try_number=3, within_seconds=150)
 
         async def waits() -> bool:

@@ -239,7 +239,7 @@ async def test_triggers_that_begin_while_the_server_is_away_look_once_it_is_back
 
     try:
         async with crowd(watch_of(temporal)), watch_of(temporal).waiting("late", Following()) as waiter:
-            await eventually(all_have_failed, within_seconds=60)
+            await eventually(all_have_failed)
             server = await EmbeddedServer.start(port=port, ui=False, data=tmp_path)
             async with asyncio.timeout(SOON):
                 assert await outcomes == [["vanished"]] * 2 * FOLLOWED

@@ -91,7 +91,7 @@ async def test_other_ways_to_wait_end_the_same(airflow: AirflowAPI, stack: Stack
         async def has_begun() -> Any:
             return (await task.links())["Approvals"]
 
-        await eventually(has_begun, within_seconds=60)
+        await eventually(has_begun)
         await end(temporal.get_workflow_handle(workflow_id(task)), how)
         return await dag_run.until_ended(within_seconds=150), "\n".join(await log_of(task))
 

@@ -15,7 +15,7 @@ PAY = [call("refund", "a", "A-1", 1.0)]
 async def cancelled(run: Run) -> None:
     await run.cancel()
     with pytest.raises(RunFailedError) as failed:
-        await asyncio.wait_for(run.result(), 15)
+        await asyncio.wait_for(run.result(), 60)
     assert failed.value.status == "cancelled"
 
 
@@ -44,7 +44,7 @@ async def test_a_run_whose_model_answers_can_be_cancelled(framework: Framework, 
 
     async with run_app(app_of(framework.agent(Script(answer)))) as app:
         run = await app.client.start("support", "go")
-        await asyncio.wait_for(diary.begun.wait(), 15)
+        await asyncio.wait_for(diary.begun.wait(), 60)
         await cancelled(run)
 
     assert diary.cleaned
@@ -58,7 +58,7 @@ async def test_a_run_whose_tool_works_can_be_cancelled(framework: Framework, run
 
     async with run_app(app_of(framework.agent(Script(PAY, "done"), tools=[Tool(body=work)]))) as app:
         run = await app.client.start("support", "go")
-        await asyncio.wait_for(diary.begun.wait(), 15)
+        await asyncio.wait_for(diary.begun.wait(), 60)
         await cancelled(run)
 
     assert diary.cleaned

@@ -69,7 +69,7 @@ async def test_a_function_that_raises_the_end_of_an_iterator_fails_its_call(
     async with run_app(app_of(framework.agent(Script(PAY, "done"), tools=[tool]))) as app:
         run = await app.client.start("support", "go")
         with pytest.raises(RunFailedError, match="StopIteration") as failed:
-            await asyncio.wait_for(run.result(), 30)
+            await asyncio.wait_for(run.result(), 60)
 
     assert failed.value.error_type == "RuntimeError"
 

@@ -243,7 +243,7 @@ async def test_a_limit_that_passes_without_a_worker_holds_when_one_is_back(
     async def is_over() -> bool:
         return datetime.now(UTC) > over and await fired_timers(app, run) == 4
 
-    await eventually(is_over, within_seconds=60)
+    await eventually(is_over)
 
     def approval(request_id: str, decided_at: datetime) -> Decision:
         return Decision(request_id=request_id, verdict="approve", decided_by="ann", decided_at=decided_at)

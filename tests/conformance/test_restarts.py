@@ -188,7 +188,7 @@ async def test_an_approved_call_whose_worker_stopped_is_asked_about_and_not_run_
         run = await app.client.start("support", "go")
         await app.requests(run, 1)
         await run.decide("1", "approve")
-        await asyncio.wait_for(bank.begun.wait(), 20)
+        await asyncio.wait_for(bank.begun.wait(), 60)
     async with run_app(build, queue=app.client.task_queue) as app:
         (question,) = (await app.state(run, partial(asks, "2"))).requests
         assert (question.kind, question.tool) == ("outcome", "refund")
@@ -211,7 +211,7 @@ async def test_a_call_that_may_run_twice_does_so_with_one_key_when_its_worker_st
         if gated:
             await app.requests(run, 1)
             await run.decide("1", "approve")
-        await asyncio.wait_for(bank.begun.wait(), 20)
+        await asyncio.wait_for(bank.begun.wait(), 60)
     async with run_app(build, queue=app.client.task_queue):
         output = await run.result()
 
@@ -227,7 +227,7 @@ async def test_a_call_whose_last_worker_stopped_is_stuck_and_no_failure_to_tell_
     build = app_of(framework.agent(script, tools=[Tool(body=bank, tells=True)]), stuck_seconds=600)
     async with run_app(build, **AT_ONCE) as app:
         run = await app.client.start("support", "go")
-        await asyncio.wait_for(bank.begun.wait(), 20)
+        await asyncio.wait_for(bank.begun.wait(), 60)
     async with run_app(build, queue=app.client.task_queue) as app:
         (step,) = (await app.state(run, lambda state: bool(state.stuck))).stuck
         assert (step.kind, step.error_type, script.calls) == ("tool", "WorkerShutdown", 1)
@@ -246,7 +246,7 @@ async def test_a_run_that_is_cancelled_while_its_worker_stops_ends_on_the_next(
     build = app_of(framework.agent(script, tools=[Tool(body=bank, tells=True)]))
     async with run_app(build, **AT_ONCE) as app:
         run = await app.client.start("support", "go")
-        await asyncio.wait_for(bank.begun.wait(), 20)
+        await asyncio.wait_for(bank.begun.wait(), 60)
         stopping = asyncio.create_task(run.cancel())
     await stopping
     async with run_app(build, queue=app.client.task_queue):

@@ -48,7 +48,7 @@ class Shop:
 
     async def has_failed(self, app: RunningApp, run: Run, beside: int = 1) -> None:
         """Wait until the run knows of the failure. beside: how many other steps are at work then."""
-        await asyncio.wait_for(self.picked.wait(), 20)
+        await asyncio.wait_for(self.picked.wait(), 60)
         handle = app.client.temporal.get_workflow_handle(run.id)
 
         async def knows() -> bool:

@@ -112,7 +112,7 @@ async def test_a_run_started_with_any_input_ends_and_says_what_is_wrong(
             "AgentWorkflow", args=args, id=f"odd-{queue}", task_queue=queue
         )
         with pytest.raises(RunFailedError, match=what) as failed:
-            await asyncio.wait_for(app.client.attach(handle.id).result(), 20)
+            await asyncio.wait_for(app.client.attach(handle.id).result(), 60)
 
     assert failed.value.error_type == "InvalidInputError"
     assert script.calls == 0

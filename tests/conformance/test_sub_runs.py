@@ -179,7 +179,7 @@ async def test_an_agent_in_a_tool_spends_the_budget_of_its_run(framework: Framew
     async with run_app(app_of(outer, inner)) as app:
         run = await app.client.start("support", "help", budget={"requests": 1, "when_used_up": "end"})
         with pytest.raises(RunFailedError, match="1 of 1 model calls are used") as ended:
-            await asyncio.wait_for(run.result(), 30)
+            await asyncio.wait_for(run.result(), 60)
 
     assert ended.value.error_type == "BudgetUsedUpError"
     assert (script.calls, inner_script.calls) == (1, 0)

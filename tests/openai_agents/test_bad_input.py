@@ -70,7 +70,7 @@ async def ends_of(
     async def end(name: str, options: dict[str, Any]) -> RunOutput | RunFailedError:
         run = await app.client.start(name, **{"prompt": "go", "stuck_seconds": 0, **options})
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await run.result()
         except RunFailedError as failed:
             return failed

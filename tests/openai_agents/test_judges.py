@@ -243,7 +243,7 @@ async def test_no_call_of_an_agent_that_a_guardrail_asks_goes_over_the_limit(
     async with run_app(Interlock([agent(script, input_guardrails=guardrails)])) as app:
         run = await app.client.start("support", "help", budget={"requests": 2, "when_used_up": "end"})
         with pytest.raises(RunFailedError, match="2 of 2 model calls are used") as ended:
-            await asyncio.wait_for(run.result(), 30)
+            await asyncio.wait_for(run.result(), 60)
 
     assert ended.value.error_type == "BudgetUsedUpError"
     assert judge_script.calls + script.calls == 2
@@ -269,7 +269,7 @@ async def test_a_guardrail_that_takes_any_error_for_a_yes_does_not_say_it_for_wa
         state = await waiting(app, run)
         await run.decide(state.requests[0].request_id, "approve", arguments={"requests": 5})
         with pytest.raises(RunFailedError) as ended:
-            await asyncio.wait_for(run.result(), 30)
+            await asyncio.wait_for(run.result(), 60)
 
     assert ended.value.error_type == "InputGuardrailTripwireTriggered"
     assert (judge_script.calls, script.calls) == (2, 0)

@@ -136,7 +136,7 @@ async def test_a_retry_that_gives_no_new_limits_loses_nothing_of_the_last_answer
         await run.retry()
         await app.state(run, lambda state: [one.step_id for one in state.stuck] == ["2"])
         await run.retry(usage_limits={"max_turns": 5})
-        await asyncio.wait_for(run.result(), 20)
+        await asyncio.wait_for(run.result(), 60)
 
     assert sent(script) == [(None, ["go"]), ("resp_1", ["seen A-1"])]
 

@@ -64,7 +64,7 @@ async def test_a_streamed_run_tells_what_its_model_says_and_how_far_its_tool_is(
     @function_tool
     async def count(ctx: RunContextWrapper[Any]) -> str:
         progress(ctx, 1, 2, "half")
-        await asyncio.wait_for(seen.wait(), 20)
+        await asyncio.wait_for(seen.wait(), 60)
         return "counted"
 
     openai_api.script([asks("count", "a")], answer("all is well", pause_seconds=0.1), model="scripted")

@@ -49,7 +49,7 @@ async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a
         await app.requests(run, 1)
         asked.set()
         with pytest.raises(RunFailedError) as failed:
-            await asyncio.wait_for(run.result(), 20)
+            await asyncio.wait_for(run.result(), 60)
 
         assert failed.value.error_type == "ToolInputGuardrailTripwireTriggered"
         assert [one.outcome for one in (await run.state()).settled] == ["withdrawn"]
@@ -92,7 +92,7 @@ async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a
         await eventually(has_tripped)
         tripped.set()
         with pytest.raises(RunFailedError) as failed:
-            await asyncio.wait_for(run.result(), 20)
+            await asyncio.wait_for(run.result(), 60)
         await replays(app, build, run)
 
     assert failed.value.error_type == "ToolInputGuardrailTripwireTriggered"

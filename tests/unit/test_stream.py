@@ -43,7 +43,7 @@ async def until(server: Server, count: int) -> list[EventBatch]:
     async def has() -> bool:
         return len(server.taken) >= count
 
-    await eventually(has, within_seconds=5)
+    await eventually(has)
     return server.taken
 
 
@@ -89,7 +89,7 @@ async def test_a_run_that_takes_no_more_is_left_alone() -> None:
     async def asked() -> bool:
         return server.asked == 1 and told._sending.done()
 
-    await eventually(asked, within_seconds=5)
+    await eventually(asked)
     told.text("three four ")
     await asyncio.wait_for(told.fail(OSError("gone")), 1)
     assert server.asked == 2
@@ -126,7 +126,7 @@ async def test_a_server_that_does_not_answer_holds_nothing_and_fills_no_memory()
     async def asked() -> bool:
         return server.asked == 1
 
-    await eventually(asked, within_seconds=5)
+    await eventually(asked)
     for _ in range(1_000):
         told.text("x" * 1_000)
     await asyncio.wait_for(told.fail(OSError("gone")), 1)
@@ -154,7 +154,7 @@ async def test_text_that_is_no_unicode_ends_the_telling_and_nothing_else(caplog:
     async def ended() -> bool:
         return told._sending.done()
 
-    await eventually(ended, within_seconds=5)
+    await eventually(ended)
     assert told._sending.exception() is None
     assert [record.message for record in caplog.records] == ["events.dropped"]
 

@@ -33,7 +33,7 @@ class Reader:
         return self.events
 
     async def seen(self, holds: Callable[[RunEvent], bool]) -> RunEvent:
-        async with asyncio.timeout(20), self._more:
+        async with asyncio.timeout(60), self._more:
             while True:
                 for event in self.events:
                     if holds(event):
@@ -42,7 +42,7 @@ class Reader:
 
     async def said(self, text: str) -> None:
         """Wait until somebody could have read this."""
-        async with asyncio.timeout(20), self._more:
+        async with asyncio.timeout(60), self._more:
             while text not in said(self.events):
                 await self._more.wait()
 

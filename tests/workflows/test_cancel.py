@@ -184,11 +184,11 @@ AT_WORK = [
 
 
 async def cancelled(app: RunningApp, run: Run, *, times: int = 1) -> None:
-    """Cancel the run. Within seconds it is over, in good order."""
+    """Cancel the run. It is over at once, on a busy machine within a minute, and in good order."""
     handle = app.client.temporal.get_workflow_handle(run.id)
     for _ in range(times):
         await handle.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(RunFailedError) as error:
             await run.result()
     assert error.value.status == "cancelled", run.id

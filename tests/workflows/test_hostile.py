@@ -374,6 +374,6 @@ async def test_a_run_started_with_two_inputs_ends_and_says_so(run_app: Running) 
         )
         run = app.client.attach(handle.id)
         with pytest.raises(RunFailedError, match="A run takes one input, and 2 were given") as failed:
-            await asyncio.wait_for(run.result(), 20)
+            await asyncio.wait_for(run.result(), 60)
         assert failed.value.error_type == "InvalidInputError"
         assert await failed_tasks(app, run) == 0

@@ -108,7 +108,7 @@ async def outcome(app: RunningApp, agent: str) -> RunOutput | RunFailedError:
     """How a run of the agent ends."""
     run = await app.client.start(agent, "go")
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await run.result()
     except RunFailedError as failed:
         return failed
@@ -235,7 +235,7 @@ async def test_a_run_is_cancelled_while_the_model_is_slow(server: EmbeddedServer
         run = await app.client.start("support", "go")
         await app.state(run, lambda _: script.calls == 1)
         await run.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             with pytest.raises(RunFailedError) as ended:
                 await run.result()
 

@@ -147,7 +147,7 @@ async def test_a_failure_that_nobody_can_retry_does_not_wait_for_an_agent_that_a
         await app.requests(below, 1)
         asked.set()
         with pytest.raises(RunFailedError, match="picky"):
-            await asyncio.wait_for(run.result(), 20)
+            await asyncio.wait_for(run.result(), 60)
 
         async def is_cancelled() -> bool:
             return (await below.report()).status == "cancelled"
@@ -174,4 +174,4 @@ async def test_nor_for_one_that_works_in_the_run_itself_and_asks(run_app: Runnin
         await app.requests(run, 1)
         asked.set()
         with pytest.raises(RunFailedError, match="picky"):
-            await asyncio.wait_for(run.result(), 20)
+            await asyncio.wait_for(run.result(), 60)

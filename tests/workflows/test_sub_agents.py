@@ -132,7 +132,7 @@ async def test_an_agent_that_begins_after_a_reset_of_the_run_above_is_started_ov
     script = Script([call("delegate", "d")], "done")
     async with run_app(Interlock([agent(script, tools=[delegate]), inner])) as app:
         first = await app.client.start("support", "help")
-        await asyncio.wait_for(is_reset.wait(), 20)
+        await asyncio.wait_for(is_reset.wait(), 60)
         output = await app.client.attach(first.id).result()
 
     assert (script.results(), inner_script.calls, output.usage.requests) == ({"d": "inner done"}, 1, 3)

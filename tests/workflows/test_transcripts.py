@@ -143,7 +143,7 @@ class Talks:
             raise ModelRetry("again")
         if how == "failed":
             raise ToolFailed("broken")
-        await asyncio.wait_for(self.held[n].wait(), 20)
+        await asyncio.wait_for(self.held[n].wait(), 60)
         return f"plain {n}"
 
     def pay(self, how: str, n: int) -> str:
