@@ -27,7 +27,7 @@ from interlock import Interlock, Retries, RunFailedError
 from interlock.server import EmbeddedServer
 from interlock.testing import eventually
 from tests.conformance.conftest import app_runner
-from tests.conftest import Running
+from tests.conftest import Running, left_behind
 from tests.openai_agents.scripts import Script, agent, call, message
 from tests.openai_agents.test_agents import replays
 
@@ -322,7 +322,7 @@ async def test_an_agent_that_its_tool_gives_up_asks_nobody_any_more_and_its_usag
 
     @function_tool
     async def delegate() -> str:
-        task = asyncio.ensure_future(Runner.run(inner, "go"))
+        task = left_behind(Runner.run(inner, "go"))
         await asyncio.wait([task], timeout=1)
         return "left at work"
 

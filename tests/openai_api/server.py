@@ -119,7 +119,11 @@ class OpenAIAPI:
         previous = request.body.get("previous_response_id")
         if previous and previous not in self._stored:
             return error(400, code="previous_response_not_found", message=f"There is no response {previous!r}.")
-        if unmatched := sorted(set(request.calls) ^ set(request.results)):
+        try:
+            unmatched = sorted(set(request.calls) ^ set(request.results))
+        except (AttributeError, KeyError, TypeError):
+            return error(400, code="invalid_value", message="One of the items of the input is none.")
+        if unmatched:
             return error(400, message=f"Not both a call and its output for: {', '.join(unmatched)}.")
         return None
 

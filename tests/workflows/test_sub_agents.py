@@ -14,7 +14,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from interlock import Client, Interlock, RefusedError, Run, RunFailedError
 from interlock.contracts.payloads import Parent, RunInput
 from interlock.worker import SubRunsThroughClient
-from tests.conftest import Running
+from tests.conftest import Running, left_behind
 from tests.workflows.scripts import Script, agent, call, prompt_of
 
 
@@ -156,7 +156,7 @@ async def test_an_agent_whose_start_is_on_its_way_when_its_tool_gives_it_up_is_c
     monkeypatch.setattr(Client, "_start", late)
 
     async def delegate() -> str:
-        task = asyncio.ensure_future(inner.run("go"))
+        task = left_behind(inner.run("go"))
         await on_its_way.wait()
         task.cancel()
         await asyncio.sleep(0)
@@ -238,7 +238,7 @@ async def beside_a_failing_one(delegated: Any) -> str:
 
 async def left_at_work(delegated: Any) -> str:
     """Start the agent, and do not wait for it."""
-    task = asyncio.ensure_future(delegated)
+    task = left_behind(delegated)
     await asyncio.wait([task], timeout=1)
     return "given up"
 
@@ -279,7 +279,7 @@ async def test_an_agent_of_an_approved_call_ends_when_a_person_has_said_that_the
     )
 
     async def delegate() -> str:
-        task = asyncio.ensure_future(inner.run("go"))
+        task = left_behind(inner.run("go"))
         await asyncio.wait([task], timeout=1)
         raise ConnectionError
 
