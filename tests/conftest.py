@@ -28,6 +28,10 @@ _ORDER = [Path(__file__).parent / name for name in ("bridge", "unit", "acceptanc
 Running = Callable[[Interlock], AbstractAsyncContextManager[RunningApp]]
 
 
+# For a test of many runs, which takes long: the stricter of the two.
+uncached = pytest.mark.parametrize("run_app", [0], ids=["uncached"], indirect=True)
+
+
 def left_behind(work: Awaitable[Any]) -> asyncio.Future[Any]:
     """Begin what a tool leaves at work. Nobody takes its end, which asyncio would log in the middle of a later test."""
     task = asyncio.ensure_future(work)

@@ -10,12 +10,18 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.openai_agents._temporal_openai_agents import OpenAIPayloadConverter
 
 _STRICT = PydanticPayloadConverter()
+_LENIENT = OpenAIPayloadConverter()
 
 
 class InterlockOpenAIConverter(OpenAIPayloadConverter):
     """The integration's converter, which leaves out what the SDK's models do not set, and takes what providers send
     although it does not fit them; Interlock's own records are written whole and have to fit, as with every other
     framework."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # To find out how the SDK's types are read takes longer than many a run, and is the same for every client.
+        self.converters = _LENIENT.converters
 
     def to_payloads(self, values: Any) -> list[Payload]:
         """See `PayloadConverter`."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from agents import (
     AgentHooks,
     RunHooks,
@@ -23,7 +22,7 @@ from interlock import Interlock
 from interlock.adapters.openai_agents import idempotency_key
 from interlock.contracts.canonical import digest
 from interlock.server import EmbeddedServer
-from tests.conformance.conftest import RunApp, app_runner
+from tests.conformance.conftest import app_runner
 from tests.openai_agents.scripts import Script, agent, answers_in, call
 from tests.seeds import for_examples
 
@@ -136,15 +135,9 @@ def told(items: list[Any]) -> str:
     return json.dumps([[orders[one["call_id"]], one["output"]] for one in items if "output" in one])
 
 
-@pytest.fixture(params=[1_000, 0], ids=["cached", "uncached"])
-def run_app(server: EmbeddedServer, request: pytest.FixtureRequest) -> RunApp:
-    """As the conformance suite has it: replays each history that was made."""
-    return app_runner(server, request.param)
-
-
-async def test_no_delay_changes_which_result_key_or_answer_is_whose(run_app: RunApp) -> None:
+async def test_no_delay_changes_which_result_key_or_answer_is_whose(server: EmbeddedServer) -> None:
     clock = Clock()
-    async with run_app(build(clock)) as app:
+    async with app_runner(server, 0)(build(clock)) as app:
 
         async def example(calls: list[Made], order: list[int]) -> None:
             clock.calls = calls

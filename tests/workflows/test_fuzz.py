@@ -16,7 +16,7 @@ from interlock.contracts.payloads import RunState
 from interlock.server import EmbeddedServer
 from interlock.testing import RunningApp, eventually, running
 from tests.conformance.conftest import failed_tasks
-from tests.conftest import Running
+from tests.conftest import Running, uncached
 from tests.seeds import for_examples
 from tests.workflows.odd_messages import (
     MASKED,
@@ -132,6 +132,7 @@ def is_clear(message: Message, answer: Answer) -> bool:
     return not answer.failure.HasField("cause") and len(answer.failure.message) > 20
 
 
+@uncached
 async def test_no_message_harms_a_run_or_changes_it(
     office: Office, run_app: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,6 +202,7 @@ accepted = st.one_of(
 )
 
 
+@uncached
 async def test_a_run_goes_on_with_whatever_an_answer_holds(office: Office, run_app: Running) -> None:
     ran: list[str] = []
     answers = accepted if office.renders else accepted.filter(lambda record: "verdict" in record)

@@ -26,7 +26,7 @@ from interlock.server import EmbeddedServer
 from interlock.sessions import StoredSessions
 from interlock.testing import RunningApp, eventually, running
 from interlock.workflows.session import SessionWorkflow
-from tests.conftest import Running
+from tests.conftest import Running, uncached
 from tests.seeds import for_examples
 from tests.workflows.odd_messages import SENT_SECRET, SIGNALS, as_sent, handlers, messages
 from tests.workflows.raw_messages import Message, send_all
@@ -562,6 +562,7 @@ batches = st.lists(
 questions = st.lists(messages("query", SESSION_QUERIES), max_size=3)
 
 
+@uncached
 async def test_no_message_of_a_strangers_harms_a_session_or_changes_it(
     run_app: Running, talk: Talk, session: str
 ) -> None:

@@ -22,7 +22,7 @@ from interlock.adapters.pydantic_ai import Durable
 from interlock.server import EmbeddedServer
 from interlock.testing import running
 from interlock.worker import make_replayer
-from tests.conftest import Running
+from tests.conftest import Running, uncached
 from tests.workflows.scripts import Script, agent, call
 
 
@@ -102,6 +102,7 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@uncached
 async def test_approved_calls_get_their_arguments_as_what_they_are(run_app: Running) -> None:
     got: dict[str, list[Any]] = {kind: [] for kind in VALUES}
 
