@@ -4,10 +4,11 @@ import asyncio
 import fcntl
 import json
 import signal
+import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from datetime import datetime
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -136,15 +137,33 @@ class Stack:
             raise RuntimeError(f"{module} failed: {said.decode(errors='replace')[-1_000:]}")
         return said.decode()
 
-    @contextmanager
-    def stopped(self, name: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def stopped(self, name: str) -> AsyncIterator[None]:
         """The component does nothing, and is not gone, for as long as the block takes."""
         pids = self._tree(name)
-        send(pids, signal.SIGSTOP)
+
+        async def is_stopped() -> bool:
+            send(pids, signal.SIGSTOP)
+            if await asyncio.to_thread(self._is_free):
+                return True
+            send(pids, signal.SIGCONT)  # It stood still in a transaction, and nobody else could write.
+            return False
+
         try:
+            await eventually(is_stopped)
             yield
         finally:
             send(pids, signal.SIGCONT)
+
+    def _is_free(self) -> bool:
+        """Whether Airflow's database can be written to, now or within seconds."""
+        with closing(sqlite3.connect(self.folder / "home" / "airflow.db", timeout=3)) as database:
+            try:
+                database.execute("BEGIN EXCLUSIVE")
+            except sqlite3.OperationalError:
+                return False
+            database.rollback()
+            return True
 
     async def task_processes(self, task: Task) -> list[int]:
         """The processes that run the task instance's code: one while it runs, none while it waits."""

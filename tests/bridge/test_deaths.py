@@ -67,7 +67,7 @@ async def test_a_triggerer_that_stood_still_wakes_no_task_a_second_time(
         return it.triggerers() == 2
 
     async with stack.another(TRIGGERER):
-        with stack.stopped(TRIGGERER):
+        async with stack.stopped(TRIGGERER):
             await eventually(is_taken_over, within_seconds=150, every_seconds=0.2)
         stack.open_gate(tmp_path.name)
 
