@@ -20,7 +20,7 @@ demo: env
 	@$(PY) -m interlock demo $(ARGS)
 
 test: env
-	@$(PY) -m pytest -n 4 --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
 
 check: env
 	$(PY) -m ruff format --check .

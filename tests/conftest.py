@@ -1,6 +1,7 @@
 """One real server for each test process; every test has a task queue of its own."""
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -83,6 +84,13 @@ async def openai_api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator["OpenAIAP
         monkeypatch.setenv("OPENAI_API_KEY", "test")
         monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")  # Traces go to another address than requests.
         yield api
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of garbage collections: Airflow, both frameworks and all tests are so much that
+    one takes a good part of the 2 s that Temporal gives a workflow task, and on a busy machine all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
