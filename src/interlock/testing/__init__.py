@@ -39,19 +39,25 @@ class RunningApp:
         task can make the SDK drop the task, which the server then gives out again after 10 s.
         """
         seen: int | None = None
+        unanswered: UnavailableError | None = None
 
         async def asked() -> RunState | None:
-            nonlocal seen
+            nonlocal seen, unanswered
             before, seen = seen, await run.resting()
             if seen is None or seen != before:
                 return None
             try:
                 state = await run.state()
-            except UnavailableError:  # Of a worker that is there, on a busy machine.
+            except UnavailableError as error:  # Of a worker that is there, on a busy machine.
+                unanswered = error
                 return None
+            unanswered = None
             return state if holds(state) else None
 
-        state: RunState = await eventually(asked, every_seconds=0.04)
+        try:
+            state: RunState = await eventually(asked, every_seconds=0.04)
+        except AssertionError as late:
+            raise late from unanswered
         return state
 
 
